@@ -1,0 +1,1 @@
+"""What capacity, where, when: observes Ray and the clouds, decides, acts, records."""

@@ -1,0 +1,208 @@
+"""Nodes and jobs as a fold over the event log: the requested truth. Pure; the state tables are held here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from tradewind.events import (
+    AnyEvent,
+    CheckpointCommitted,
+    ControllerStarted,
+    DrainRefused,
+    DrainRequested,
+    HoldingChanged,
+    JobStateChanged,
+    JobSubmitted,
+    LaunchRefused,
+    LaunchRequested,
+    NodeGone,
+    NodeJoined,
+    NodeLaunched,
+    NoticeReceived,
+    PhaseChanged,
+    StepCommitted,
+    TerminateRequested,
+)
+from tradewind.model import EndReason, JobSpec, Offer, Phase
+from tradewind.states import JobState, NodeState, is_alive, is_over, move_job, move_node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """What the log knows of one node."""
+
+    launch_id: str
+    offer: Offer
+    cell: str
+    reason: str
+    state: NodeState
+    requested_at_s: float
+    state_since_s: float
+    instance_id: str = ""
+    ray_node_id: str = ""
+    launched_at_s: float | None = None
+    joined_at_s: float | None = None
+    ended_at_s: float | None = None
+    notice_deadline_s: float | None = None
+    drain_deadline_s: float | None = None
+    end: EndReason | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """What the log knows of one job."""
+
+    job_id: str
+    spec: JobSpec
+    state: JobState
+    submitted_at_s: float
+    foreign: bool = False
+    reason: str = ""
+    started_at_s: float | None = None
+    ended_at_s: float | None = None
+    phase: Phase | None = None
+    phase_reason: str = ""
+    attempt: int = 0
+    workers: int = 0
+    step: int = 0
+    total_steps: int | None = None
+    loss: float | None = None
+    checkpoint_step: int | None = None
+    reported_sequence: int = 0
+    holdings: dict[str, dict[str, float]] = field(default_factory=dict)  # launch id -> resources
+
+
+@dataclass(slots=True)
+class FleetState:
+    """`apply` every event in order; the dictionaries are the present state."""
+
+    nodes: dict[str, NodeRecord] = field(default_factory=dict)
+    jobs: dict[str, JobRecord] = field(default_factory=dict)
+    refusals: list[LaunchRefused] = field(default_factory=list)
+    simulated: bool = False
+
+    @classmethod
+    def fold(cls, events: Iterable[AnyEvent]) -> FleetState:
+        state = cls()
+        for event in events:
+            state.apply(event)
+        return state
+
+    @property
+    def alive_nodes(self) -> list[NodeRecord]:
+        return [node for node in self.nodes.values() if is_alive(node.state)]
+
+    @property
+    def open_jobs(self) -> list[JobRecord]:
+        return [job for job in self.jobs.values() if not is_over(job.state)]
+
+    def apply(self, event: AnyEvent) -> None:
+        match event:
+            case LaunchRequested():
+                self.nodes[event.launch_id] = NodeRecord(
+                    launch_id=event.launch_id,
+                    offer=event.offer,
+                    cell=event.cell,
+                    reason=event.reason,
+                    state=NodeState.REQUESTED,
+                    requested_at_s=event.at_s,
+                    state_since_s=event.at_s,
+                )
+            case LaunchRefused():
+                self.refusals.append(event)
+                detail = f"{event.error}: {event.message}"
+                self._move(event.launch_id, NodeState.FAILED, event.at_s, ended_at_s=event.at_s, detail=detail)
+            case NodeLaunched():
+                self._move(
+                    event.launch_id,
+                    NodeState.BOOTING,
+                    event.at_s,
+                    instance_id=event.instance_id,
+                    launched_at_s=event.at_s,
+                )
+            case NodeJoined():
+                self._move(
+                    event.launch_id,
+                    NodeState.READY,
+                    event.at_s,
+                    ray_node_id=event.ray_node_id,
+                    joined_at_s=event.at_s,
+                )
+            case NoticeReceived():
+                node = self.nodes[event.launch_id]
+                self.nodes[event.launch_id] = replace(node, notice_deadline_s=event.deadline_s)
+            case DrainRequested():
+                self._move(event.launch_id, NodeState.DRAINING, event.at_s, drain_deadline_s=event.deadline_s)
+            case DrainRefused():
+                self._move(event.launch_id, NodeState.READY, event.at_s, drain_deadline_s=None)
+            case TerminateRequested():
+                self._move(event.launch_id, NodeState.TERMINATING, event.at_s, detail=event.reason)
+            case NodeGone():
+                self._move(
+                    event.launch_id,
+                    NodeState.GONE,
+                    event.at_s,
+                    ended_at_s=event.at_s,
+                    end=event.end,
+                    detail=event.detail,
+                )
+            case ControllerStarted():
+                self.simulated = event.simulated
+            case _:
+                self._apply_to_job(event)
+
+    def _apply_to_job(self, event: AnyEvent) -> None:
+        match event:
+            case JobSubmitted():
+                self.jobs[event.job_id] = JobRecord(
+                    job_id=event.job_id,
+                    spec=event.spec,
+                    state=JobState.QUEUED,
+                    submitted_at_s=event.at_s,
+                    foreign=event.foreign,
+                )
+            case JobStateChanged():
+                self._move_job(event)
+            case HoldingChanged():
+                job = self.jobs[event.job_id]
+                held = {key: value for key, value in job.holdings.items() if key != event.launch_id}
+                if event.resources:
+                    held[event.launch_id] = dict(event.resources)
+                self.jobs[event.job_id] = replace(job, holdings=held)
+            case PhaseChanged():
+                self._report(
+                    event, phase=event.phase, phase_reason=event.reason, attempt=event.attempt, workers=event.workers
+                )
+            case StepCommitted():
+                self._report(
+                    event,
+                    step=event.last_step,
+                    loss=event.loss,
+                    workers=event.workers,
+                    attempt=event.attempt,
+                    total_steps=event.total_steps,
+                )
+            case CheckpointCommitted():
+                self._report(event, checkpoint_step=event.step)
+            case _:
+                pass
+
+    def _move(self, launch_id: str, to: NodeState, at_s: float, **changes: object) -> None:
+        node = self.nodes[launch_id]
+        state = move_node(node.state, to, launch_id)
+        self.nodes[launch_id] = replace(node, state=state, state_since_s=at_s, **changes)  # type: ignore[arg-type]
+
+    def _move_job(self, event: JobStateChanged) -> None:
+        job = self.jobs[event.job_id]
+        state = move_job(job.state, event.state, event.job_id)
+        started = job.started_at_s or (event.at_s if state is JobState.RUNNING else None)
+        ended = event.at_s if is_over(state) else None
+        self.jobs[event.job_id] = replace(job, state=state, reason=event.reason, started_at_s=started, ended_at_s=ended)
+
+    def _report(self, event: PhaseChanged | StepCommitted | CheckpointCommitted, **changes: object) -> None:
+        """Reports come at least once: one that is not newer than the last is a repetition."""
+        job = self.jobs[event.job_id]
+        if event.sequence > job.reported_sequence:
+            self.jobs[event.job_id] = replace(job, reported_sequence=event.sequence, **changes)  # type: ignore[arg-type]

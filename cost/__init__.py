@@ -1,0 +1,1 @@
+"""What it cost: catalogue, ledger, receipt. Pure folds over events; only the catalogue reads a file."""

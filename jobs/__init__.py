@@ -1,0 +1,1 @@
+"""What runs inside a training job: trainer, coordinator, data position, checkpoints."""

@@ -1,0 +1,275 @@
+"""Everything that happens, as frozen values. Jobs, nodes and cost are folds over these; nothing else is stored.
+
+Each event is a dataclass with a `kind` of its own, and `at_s`: when it happened, in seconds since the epoch.
+Adding a field with a default needs no new schema version. Anything else does: raise SCHEMA_VERSION and add an
+upgrade to `UPGRADES`, so that older logs are still read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Discriminator, TypeAdapter
+
+from tradewind.model import EndReason, JobSpec, Offer, Phase
+from tradewind.states import JobState
+
+SCHEMA_VERSION = 1
+
+Payload = dict[str, Any]
+# (kind, version) -> how a payload of that version is turned into one of the next
+UPGRADES: Mapping[tuple[str, int], Callable[[Payload], Payload]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerStarted:
+    at_s: float
+    fleet: str
+    pid: int
+    version: str
+    simulated: bool  # the local cloud: every amount is a pretence
+    kind: Literal["controller_started"] = "controller_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerStopped:
+    at_s: float
+    reason: str
+    kind: Literal["controller_stopped"] = "controller_stopped"
+
+
+# --- nodes -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRequested:
+    """Intent: on record before the cloud is called. The launch id names the node for the rest of its life."""
+
+    at_s: float
+    launch_id: str
+    offer: Offer
+    reason: str
+    cell: str = "local"
+    kind: Literal["launch_requested"] = "launch_requested"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRefused:
+    at_s: float
+    launch_id: str
+    error: str  # class name in the error tree: "Stockout"
+    message: str
+    scope: str  # what is ruled out: a value of errors.Scope
+    block_s: float
+    kind: Literal["launch_refused"] = "launch_refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLaunched:
+    """The cloud has it, and bills it from `at_s` on."""
+
+    at_s: float
+    launch_id: str
+    instance_id: str
+    kind: Literal["node_launched"] = "node_launched"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeJoined:
+    at_s: float
+    launch_id: str
+    ray_node_id: str
+    kind: Literal["node_joined"] = "node_joined"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeReceived:
+    """The cloud says that it will take the node at `deadline_s`."""
+
+    at_s: float
+    launch_id: str
+    deadline_s: float
+    kind: Literal["notice_received"] = "notice_received"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRequested:
+    at_s: float
+    launch_id: str
+    reason: str
+    deadline_s: float | None = None
+    kind: Literal["drain_requested"] = "drain_requested"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRefused:
+    """Ray did not take the drain (the node got work meanwhile): the node is ready again."""
+
+    at_s: float
+    launch_id: str
+    message: str
+    kind: Literal["drain_refused"] = "drain_refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminateRequested:
+    at_s: float
+    launch_id: str
+    reason: str
+    kind: Literal["terminate_requested"] = "terminate_requested"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGone:
+    """The cloud no longer has it; billing ended at `at_s`."""
+
+    at_s: float
+    launch_id: str
+    end: EndReason
+    detail: str = ""
+    kind: Literal["node_gone"] = "node_gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceChanged:
+    at_s: float
+    market: str  # Market.key
+    price_uusd_per_h: int
+    kind: Literal["price_changed"] = "price_changed"
+
+
+# --- jobs ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSubmitted:
+    """A job of ours, or (`foreign`) one that was sent by plain `ray job submit` and adopted when it was seen."""
+
+    at_s: float
+    job_id: str
+    spec: JobSpec
+    foreign: bool = False
+    kind: Literal["job_submitted"] = "job_submitted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStateChanged:
+    at_s: float
+    job_id: str
+    state: JobState
+    reason: str = ""
+    kind: Literal["job_state_changed"] = "job_state_changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldingChanged:
+    """What a job holds on a node from `at_s` on; empty resources: nothing any more."""
+
+    at_s: float
+    job_id: str
+    launch_id: str
+    resources: Mapping[str, float] = field(default_factory=dict)
+    kind: Literal["holding_changed"] = "holding_changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseChanged:
+    """Told by the job's coordinator, at least once; (job_id, attempt, sequence) tells a repetition."""
+
+    at_s: float
+    job_id: str
+    attempt: int  # counts the worker groups of this job, from 1
+    sequence: int  # counts the coordinator's messages
+    phase: Phase
+    workers: int
+    reason: str = ""
+    kind: Literal["phase_changed"] = "phase_changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCommitted:
+    """Optimizer steps `first_step` to `last_step` (counted from 1) were taken between `began_s` and `at_s`."""
+
+    at_s: float
+    job_id: str
+    attempt: int
+    sequence: int
+    began_s: float
+    first_step: int
+    last_step: int
+    workers: int
+    samples: int  # in these steps, over all workers
+    total_steps: int | None = None
+    loss: float | None = None
+    kind: Literal["step_committed"] = "step_committed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCommitted:
+    at_s: float
+    job_id: str
+    attempt: int
+    sequence: int
+    step: int
+    path: str
+    duration_s: float
+    kind: Literal["checkpoint_committed"] = "checkpoint_committed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRecorded:
+    """One action of a plan, with its reason and what it beat."""
+
+    at_s: float
+    action: str  # "launch", "drain", "terminate", "hold"
+    subject: str  # launch id, or what was asked for
+    reason: str
+    alternatives: tuple[str, ...] = ()
+    kind: Literal["decision_recorded"] = "decision_recorded"
+
+
+AnyEvent = (
+    ControllerStarted
+    | ControllerStopped
+    | LaunchRequested
+    | LaunchRefused
+    | NodeLaunched
+    | NodeJoined
+    | NoticeReceived
+    | DrainRequested
+    | DrainRefused
+    | TerminateRequested
+    | NodeGone
+    | PriceChanged
+    | JobSubmitted
+    | JobStateChanged
+    | HoldingChanged
+    | PhaseChanged
+    | StepCommitted
+    | CheckpointCommitted
+    | DecisionRecorded
+)
+Event = Annotated[AnyEvent, Discriminator("kind")]
+
+EVENT_TYPES: tuple[type[AnyEvent], ...] = get_args(AnyEvent)
+_ADAPTER: TypeAdapter[AnyEvent] = TypeAdapter(Event)
+
+
+def encode(event: AnyEvent) -> bytes:
+    """One event as JSON."""
+    return _ADAPTER.dump_json(event)
+
+
+def decode(payload: bytes | str) -> AnyEvent:
+    """An event of the present schema version. Raises ValueError for anything else."""
+    return _ADAPTER.validate_json(payload)
+
+
+def upgrade(payload: Payload, version: int) -> AnyEvent:
+    """An event of an older schema version, brought to the present one."""
+    for step in range(version, SCHEMA_VERSION):
+        change = UPGRADES.get((payload["kind"], step))
+        payload = change(payload) if change else payload
+    return _ADAPTER.validate_python(payload, strict=False)

@@ -1,0 +1,150 @@
+"""The nouns of the domain: frozen, typed values that every part shares. Imports nothing of ours but units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+Resources = Mapping[str, float]  # as Ray counts them: {"CPU": 4, "GPU": 1}
+Labels = Mapping[str, str]
+
+# Ray's own label keys, and ours beside them.
+LABEL_MARKET_TYPE = "ray.io/market-type"  # "spot" or "on-demand"
+LABEL_REGION = "ray.io/availability-region"
+LABEL_ZONE = "ray.io/availability-zone"
+LABEL_ACCELERATOR = "ray.io/accelerator-type"
+LABEL_CLOUD = "tradewind.io/cloud"
+LABEL_INSTANCE_TYPE = "tradewind.io/instance-type"
+LABEL_LAUNCH_ID = "tradewind.io/launch-id"
+
+# Names under which `jobs`, the agent and Ray's job table find each other.
+RAY_NAMESPACE = "tradewind"
+COORDINATOR_PREFIX = "coordinator:"  # + job id: the named actor of a job
+JOB_ID_ENV = "TRADEWIND_JOB_ID"  # set for every entrypoint that the controller starts
+
+
+class Capacity(StrEnum):
+    SPOT = "spot"
+    ON_DEMAND = "on-demand"
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """One place where one type is sold, in one way."""
+
+    cloud: str  # "aws", "gcp", "azure"
+    region: str
+    zone: str
+    instance_type: str
+    capacity: Capacity
+
+    @property
+    def key(self) -> str:
+        return f"{self.cloud}/{self.zone}/{self.instance_type}/{self.capacity}"
+
+    def __str__(self) -> str:
+        return self.key
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Something that can be launched, at a price. An unknown price is None, never 0."""
+
+    market: Market
+    vcpus: float
+    memory_gib: float
+    accelerator: str = ""  # "A100", "L4", "TPU-V4"; empty: none
+    accelerator_count: float = 0.0
+    hosts: int = 1  # a TPU slice is one offer with several hosts, all or nothing
+    price_uusd_per_h: int | None = None
+    on_demand_uusd_per_h: int | None = None  # the same type in the same place, for comparison
+    price_source: str = ""
+    price_date: str = ""  # ISO date of the price list
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """What one host brings to Ray."""
+        found: dict[str, float] = {"CPU": self.vcpus, "memory": self.memory_gib * 2**30}
+        if self.accelerator:
+            found["TPU" if self.accelerator.startswith("TPU") else "GPU"] = self.accelerator_count
+            found[f"accelerator_type:{self.accelerator}"] = 1.0
+        return found
+
+    @property
+    def labels(self) -> dict[str, str]:
+        found = {
+            LABEL_MARKET_TYPE: str(self.market.capacity),
+            LABEL_REGION: self.market.region,
+            LABEL_ZONE: self.market.zone,
+            LABEL_CLOUD: self.market.cloud,
+            LABEL_INSTANCE_TYPE: self.market.instance_type,
+        }
+        if self.accelerator:
+            found[LABEL_ACCELERATOR] = self.accelerator
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What a person was promised."""
+
+    deadline_at_s: float | None = None
+    budget_uusd: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What a person asked for. `workers` is (min, max); both 0 for a job that asks Ray for its resources itself."""
+
+    name: str
+    entrypoint: str  # a shell command, run on the cell's head
+    working_dir: str = ""
+    tenant: str = "default"
+    min_workers: int = 0
+    max_workers: int = 0
+    worker_resources: Resources = field(default_factory=dict)  # {"CPU": 1, "GPU": 1}
+    worker_labels: Labels = field(default_factory=dict)  # label selector, {"ray.io/market-type": "spot"}
+    env: Mapping[str, str] = field(default_factory=dict)
+    contract: Contract = field(default_factory=Contract)
+    max_retries: int = 0  # of the driver; lost nodes are not counted
+
+
+class Phase(StrEnum):
+    """What a training job is doing while it takes no step."""
+
+    STARTING = "starting"  # workers start, import, build the group for the first time
+    TRAINING = "training"
+    CHECKPOINTING = "checkpointing"
+    RESIZING = "resizing"  # a planned change of size, state saved
+    RESTARTING = "restarting"  # an unplanned loss
+    DONE = "done"
+
+
+class EndReason(StrEnum):
+    """Why the cloud no longer has a node."""
+
+    TERMINATED = "terminated"  # we asked
+    PREEMPTED = "preempted"  # the cloud took it
+    CRASHED = "crashed"  # it ended by itself, or never booted
+    LOST = "lost"  # the cloud no longer lists it and does not say why
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a running training job could use: between min and max workers of one shape. Told by its coordinator."""
+
+    job_id: str
+    min_workers: int
+    max_workers: int
+    resources: Resources
+    labels: Labels = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the platform grants a training job. A higher epoch replaces a lower one."""
+
+    epoch: int
+    replicas: int
+    deadline_s: float | None = None
