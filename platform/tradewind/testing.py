@@ -123,8 +123,8 @@ class FakeController:
 
     def logs(self, job_id: str, *, offset: int = 0, tail: int | None = None, wait_s: float = 0.0) -> LogChunk:
         with self._news:
+            self._known(job_id)
             if tail is not None:
-                self._known(job_id)
                 offset = tail_offset(io.BytesIO(self._logs[job_id]), tail)
             self._news.wait_for(lambda: len(self._logs[job_id]) > offset or self._is_over(job_id), wait_s)
             return read_chunk(io.BytesIO(self._logs[job_id]), offset, over=self._is_over(job_id))

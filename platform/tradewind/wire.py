@@ -37,7 +37,7 @@ class Wire:
         remote = urlsplit(self.url).hostname not in ("127.0.0.1", "localhost", "::1")
         self._http = httpx.Client(
             base_url=self.url,
-            headers={"Authorization": f"Bearer {token}"},
+            headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout=httpx.Timeout(timeout_s, connect=5.0),
             trust_env=remote,
         )
