@@ -141,6 +141,9 @@ class LocalCloud(_Section):
     )
     hazards_per_h: Hazards = Field(default_factory=dict, alias="hazard_per_hour")
     notice_s: OptionalDuration = Field(default=30.0, alias="notice", description="Of a preemption; none: without.")
+    stock: Annotated[Whole, Field(ge=0)] | None = Field(
+        default=None, description="How many nodes each market has at once; left out: any number."
+    )
     script: tuple[ScriptStep, ...] = ()
     cpus_per_node: Annotated[Whole, Field(ge=1)] | None = Field(
         default=None, description="Logical CPUs of every node; left out: as many as the real type has."
