@@ -74,7 +74,7 @@ class Limits(_Section):
 
     max_nodes: Annotated[Whole, Field(ge=0)] = 10
     max_uusd_per_h: Usd | None = Field(
-        default=None, alias="max_usd_per_hour", description="US dollars per hour over all nodes; none: no limit."
+        default=None, alias="max_usd_per_hour", description="US dollars per hour over all nodes; left out: no limit."
     )
     max_launches_per_minute: Annotated[Whole, Field(ge=1)] = 30
 
