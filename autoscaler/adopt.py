@@ -75,6 +75,8 @@ def _changes(job: RayJob, current: JobState, now_s: float) -> list[AnyEvent]:
     state = _state(job)
     if state is current or is_over(current) or state is JobState.QUEUED:
         return []
+    if state is JobState.RUNNING and current is not JobState.QUEUED:
+        return []  # Ray does not know of recovering and stopping
     reason = job.message if is_over(state) else ""
     at_s = (job.ended_at_s or now_s) if is_over(state) else now_s
     return [JobStateChanged(at_s=at_s, job_id=job.job_id, state=state, reason=reason)]
