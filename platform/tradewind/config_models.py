@@ -74,7 +74,7 @@ class Limits(_Section):
 
     max_nodes: Annotated[Whole, Field(ge=0)] = 10
     max_uusd_per_h: Usd | None = Field(
-        default=None, alias="max_usd_per_hour", description="US dollars per hour over all nodes; none: no limit."
+        default=None, alias="max_usd_per_hour", description="US dollars per hour over all nodes; left out: no limit."
     )
     max_launches_per_minute: Annotated[Whole, Field(ge=1)] = 30
 
@@ -141,6 +141,9 @@ class LocalCloud(_Section):
     )
     hazards_per_h: Hazards = Field(default_factory=dict, alias="hazard_per_hour")
     notice_s: OptionalDuration = Field(default=30.0, alias="notice", description="Of a preemption; none: without.")
+    stock: Annotated[Whole, Field(ge=0)] | None = Field(
+        default=None, description="How many nodes each market has at once; left out: any number."
+    )
     script: tuple[ScriptStep, ...] = ()
     cpus_per_node: Annotated[Whole, Field(ge=1)] | None = Field(
         default=None, description="Logical CPUs of every node; left out: as many as the real type has."

@@ -19,6 +19,7 @@ from tradewind.model import Capacity
 from tradewind.units import parse_duration_s, parse_usd
 
 _DURATION = "like 90s, 5m, 6h, 2d or 1h30m; a bare number is seconds"
+_DURATIONS = ["90s", "5m", "6h", "1h30m"]  # stay in the schema where a field has a description of its own
 _NUMBER_OR_TEXT = ["number", "string"]
 _WORKERS = r"\s*(\d+)\s*(?:\.\.\s*(\d+)\s*)?"
 _NONE_WORDS = (None, "none")
@@ -177,12 +178,18 @@ Duration = Annotated[
     float,
     BeforeValidator(to_duration_s),
     Field(ge=0),
-    WithJsonSchema({"type": _NUMBER_OR_TEXT, "description": f"A duration, {_DURATION}."}),
+    WithJsonSchema({"type": _NUMBER_OR_TEXT, "description": f"A duration, {_DURATION}.", "examples": _DURATIONS}),
 ]
 OptionalDuration = Annotated[
     Annotated[float, Field(ge=0)] | None,
     BeforeValidator(to_optional_duration_s),
-    WithJsonSchema({"type": [*_NUMBER_OR_TEXT, "null"], "description": f"A duration, {_DURATION}; or none."}),
+    WithJsonSchema(
+        {
+            "type": [*_NUMBER_OR_TEXT, "null"],
+            "description": f"A duration, {_DURATION}; or none.",
+            "examples": [*_DURATIONS, "none"],
+        }
+    ),
 ]
 DurationRange = Annotated[
     tuple[float, float],
@@ -201,7 +208,7 @@ Usd = Annotated[
     int,
     BeforeValidator(to_uusd),
     Field(gt=0),
-    WithJsonSchema({"type": _NUMBER_OR_TEXT, "description": "An amount of US dollars, like 12.50."}),
+    WithJsonSchema({"type": _NUMBER_OR_TEXT, "description": "An amount of US dollars.", "examples": [12.50, "$12.50"]}),
 ]
 Capacities = Annotated[
     tuple[Capacity, ...],

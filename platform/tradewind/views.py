@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from tradewind.api import DecisionLine, EventLine, JobInfo, NodeInfo
 from tradewind.autoscaler.fleet import JobRecord, NodeRecord
+from tradewind.cost.settle import NodeAccount
 from tradewind.events import AnyEvent, DecisionRecorded, encode
 
 
@@ -76,3 +79,28 @@ def decision_line(event: DecisionRecorded) -> DecisionLine:
         reason=event.reason,
         alternatives=event.alternatives,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a screen needs of the ledger at one moment."""
+
+    total_uusd: int
+    rate_uusd_per_h: int  # of the nodes that are billed now
+    by_job: Mapping[str, int]
+    by_node: Mapping[str, int]
+    prices: Mapping[str, int | None]  # by node: the last one
+
+    @classmethod
+    def of(cls, accounts: Sequence[NodeAccount]) -> Costs:
+        by_job: Counter[str] = Counter()
+        for account in accounts:
+            for entry in account.entries:
+                by_job[entry.job_id] += entry.cost_uusd
+        return cls(
+            total_uusd=sum(account.cost_uusd for account in accounts),
+            rate_uusd_per_h=sum(account.price_uusd_per_h or 0 for account in accounts if account.ended_ms is None),
+            by_job=by_job,
+            by_node={account.launch_id: account.cost_uusd for account in accounts},
+            prices={account.launch_id: account.price_uusd_per_h for account in accounts},
+        )
