@@ -307,6 +307,7 @@ def test_up_submit_down_with_a_real_process(run: Run, place: FleetHome) -> None:
     assert "tradewind status" in started.stdout
     again = run("up", "--json")
     assert json.loads(again.stdout)["started"] is False
+    assert "running already" in run("up").stdout
     assert run("submit", "--", "python", "train.py").exit_code == 0
     refused = run("down", given="n\n")
     assert (refused.exit_code, "train-1" in refused.stderr) == (1, True)
@@ -327,6 +328,8 @@ def test_up_checks_the_file_first_and_takes_the_name_from_it(place: FleetHome, t
     file.write_text("name: lab\n")
     done = CliRunner().invoke(cli, [*home, "up", str(file)], obj=Options(command=FAKE))
     assert "Started fleet lab" in done.stdout, done.stderr
+    again = CliRunner().invoke(cli, [*home, "up", str(file)], obj=Options(command=FAKE))
+    assert "was not read again" in again.stderr
     # The only fleet that runs needs no --fleet.
     assert "Nothing is left" in CliRunner().invoke(cli, [*home, "down"]).stdout
 
@@ -418,6 +421,16 @@ def test_a_closed_pipe_is_not_an_error_on_the_screen(place: FleetHome, fake: Fak
             program(place, "logs", "train-1"), stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60, check=False
         )
     assert "Traceback" not in done.stderr
+
+
+def test_watch_draws_on_a_terminal(place: FleetHome, fake: FakeController) -> None:
+    fake.move("train-1", JobState.SUCCEEDED)
+    screen, terminal = os.openpty()
+    with os.fdopen(screen, "rb", buffering=0) as shown, os.fdopen(terminal, "wb") as out:
+        subprocess.run(program(place, "watch", "train-1"), stdout=out, check=True, timeout=60)
+        text = shown.read(4096).decode()
+    assert "[###############---------------]" in text
+    assert "train-1 succeeded" in text
 
 
 def test_up_in_the_foreground_ends_with_its_controller(place: FleetHome) -> None:

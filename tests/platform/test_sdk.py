@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from tradewind.model import Phase
 from tradewind.render import bar, event_text, jobs_table, nodes_table, progress_line, status_screen, table
 from tradewind.states import JobState
 from tradewind.testing import FakeController
-from tradewind.watch import LINE_EVERY_S, plain_lines
+from tradewind.watch import LINE_EVERY_S, plain_lines, watch_job
 
 
 def test_every_public_name_is_there() -> None:
@@ -148,3 +149,18 @@ def test_demand_that_is_held_back_is_told() -> None:
     status = FleetStatus(fleet="f", version="0", simulated=False, uptime_s=1.0, demand=(line,))
     assert "2 x GPU: 9: held back, no offer has GPU: 9" in status_screen(status)
     assert "simulated" not in status_screen(status)
+
+
+def test_a_notebook_gets_one_cell_that_is_updated(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells: list[str] = []
+
+    class ZMQInteractiveShell:
+        """What IPython calls its shell inside a notebook."""
+
+    handle = SimpleNamespace(update=cells.append)
+    display = SimpleNamespace(HTML=lambda text: text, display=lambda first, display_id: handle)
+    shell = SimpleNamespace(get_ipython=ZMQInteractiveShell, display=display)
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    looks = iter([job(step=1, total_steps=2), job(state=JobState.SUCCEEDED, step=2, total_steps=2)])
+    watch_job(SimpleNamespace(status=lambda: next(looks)), refresh_s=0.0)  # type: ignore[arg-type]
+    assert ['value="1"' in cells[0], 'value="2"' in cells[1], len(cells)] == [True, True, 2]
