@@ -39,7 +39,7 @@ from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ray.train.v2._internal.util import ObjectRefWrapper
 from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 
-from tradewind.jobs import checkpoint, losses, sizing
+from tradewind.jobs import checkpoint, losses, sizing, spares
 from tradewind.model import Labels, Phase, Resources, Target
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,8 @@ class ElasticOrder:
     folder: Path  # of the run: checkpoints, attempt counter
     selector: Labels = field(default_factory=dict)
     max_failures: int = 0
-    settle_s: float = 4.0
+    settle_s: float = 5.0
+    spares: bool = True
 
 
 class Link:
@@ -84,6 +85,8 @@ class Link:
         self.attempt = 0
         self.nodes: tuple[str, ...] = ()  # of each rank of the group that runs, or ran last
         self.saved_handover = 0  # id of the last one that Ray Train has the checkpoint of
+        self.spare_kind: spares.Kind | None = None
+        self.spares: Counter[str] = Counter()  # warm processes by node, as far as we know
         self.avoid: dict[str, float] = {}  # nodes that do not answer -> until when they are avoided
 
     def phase(self, phase: Phase, reason: str, workers: int | None = None) -> None:
@@ -114,7 +117,7 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         order, now = self._link.order, time.monotonic()
         self._asked, self._wanted = 0, 0
         target, _ = self._link.look()
-        fits = self._capacity(look_at_nodes(), now)
+        fits = sum(self._rooms(look_at_nodes(), now).values())
         size = min(sizing.goal(order.limits, target), fits)
         if size < order.limits.min_workers:
             waiting = f"room for {fits} of at least {order.limits.min_workers} workers"
@@ -129,25 +132,26 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         self._looked_at_s = now
         self._link.nodes = tuple(worker.metadata.node_id for worker in worker_group_state.workers)
         group = sizing.Group(self._link.attempt, self._link.nodes)
-        target, _ = self._link.look()
+        target, progress = self._link.look()
         nodes = look_at_nodes()
-        decision = sizing.decide(group, self._link.order.limits, target, self._capacity(nodes, now), nodes)
+        rooms = self._rooms(nodes, now)
+        self._order_spares(rooms, progress["phase"] == Phase.TRAINING)
+        decision = sizing.decide(group, self._link.order.limits, target, sum(rooms.values()), nodes)
         match decision:
             case sizing.Resize():
-                return self._hand_over(group, decision, target, now)
+                return self._hand_over(group, decision, now)
             case sizing.SaveOnly():
                 self._save_only(group, decision, nodes)
             case _:  # a lost node shows as a failed worker at the next poll
                 self._call_off()
         return NoopDecision()
 
-    def _hand_over(self, group: sizing.Group, change: sizing.Resize, target: Target | None, now: float) -> Any:
+    def _hand_over(self, group: sizing.Group, change: sizing.Resize, now: float) -> Any:
         """Ask for a save; resize once Ray Train has the checkpoint."""
         if self._wanted != change.size:
             self._wanted, self._wanted_since_s = change.size, now
-        best = sizing.goal(self._link.order.limits, target)
-        waited_s = now - self._wanted_since_s
-        if not self._asked and sizing.ripe(change.size, group.size, best, waited_s, self._link.order.settle_s):
+        ripe = sizing.ripe(change.size, group.size, now - self._wanted_since_s, self._link.order.settle_s)
+        if ripe and not self._asked:
             self._asked = ray.get(self._link.coordinator.ask.remote(group.attempt, change.reason, True))
         if not self._asked or self._link.saved_handover < self._asked:
             return NoopDecision()
@@ -174,9 +178,21 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
             self._asked = 0
             self._link.coordinator.release.remote()
 
-    def _capacity(self, nodes: Sequence[sizing.NodeView], now: float) -> int:
+    def _rooms(self, nodes: Sequence[sizing.NodeView], now: float) -> dict[str, int]:
         order, held = self._link.order, Counter(self._link.nodes)
-        return sizing.capacity(nodes, order.worker, held, order.selector, self._link.avoided(now))
+        return sizing.rooms(nodes, order.worker, held, order.selector, self._link.avoided(now))
+
+    def _order_spares(self, rooms: Mapping[str, int], settled: bool) -> None:
+        """Processes for the group after this one start now, on nodes that will be there."""
+        link = self._link
+        if link.spare_kind is None:
+            return
+        held = Counter(node for node in link.nodes if node in rooms)
+        need = spares.wanted(held, rooms, link.spares, settled, link.order.limits.max_workers)
+        for node in ray.nodes() if need else []:
+            if node["NodeID"] in need:
+                link.spares[node["NodeID"]] += need[node["NodeID"]]
+                spares.order(node, link.spare_kind, need[node["NodeID"]])
 
     def _resize(self, size: int) -> Any:
         return ResizeDecision(num_workers=size, resources_per_worker=dict(self._link.order.worker))
@@ -263,7 +279,12 @@ class GroupWatch(WorkerGroupCallback, ReportCallback):  # type: ignore[misc]
             self._link.phase(Phase.STARTING, "workers start", worker_group_context.num_workers)
 
     def after_worker_group_start(self, worker_group: Any) -> None:
-        self._link.nodes = tuple(worker.metadata.node_id for worker in worker_group.get_workers())
+        link = self._link
+        link.nodes = tuple(worker.metadata.node_id for worker in worker_group.get_workers())
+        link.spares -= Counter(link.nodes)  # used up
+        if link.order.spares:
+            environment = worker_group.execute_single(0, _runtime_env)
+            link.spare_kind = spares.Kind(ray.get_runtime_context().get_job_id(), environment)
 
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:  # noqa: ARG002
         self._link.saved_handover = max(self._link.saved_handover, metrics[0].get(HANDOVER_METRIC, 0))
@@ -288,7 +309,18 @@ class QuickWorkerGroup(WorkerGroup):  # type: ignore[misc]
 class ElasticController(TrainController):  # type: ignore[misc]
     worker_group_cls = QuickWorkerGroup
 
-    def __init__(self, *, order: ElasticOrder, coordinator: Any, train_run_context: Any, callbacks: Any, **rest: Any):
+    def __init__(
+        self,
+        *,
+        env: Mapping[str, str],
+        order: ElasticOrder,
+        coordinator: Any,
+        train_run_context: Any,
+        callbacks: Any,
+        **rest: Any,
+    ) -> None:
+        # Set here and not by Ray: workers would inherit it, and an environment of its own costs a process start.
+        os.environ.update(env)
         link = Link(order, coordinator)
         super().__init__(
             scaling_policy=ElasticPolicy(train_run_context.scaling_config, link),
@@ -336,8 +368,9 @@ class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
     def fit(self) -> Any:
         env = CONTROLLER_ENV | {key: os.environ[key] for key in CONTROLLER_ENV if key in os.environ}
         here = {NODE_ID_LABEL: ray.get_runtime_context().get_node_id()}
-        actor = ray.remote(num_cpus=0, label_selector=here, runtime_env={"env_vars": env})(ElasticController)
+        actor = ray.remote(num_cpus=0, label_selector=here)(ElasticController)
         controller = actor.remote(
+            env=env,
             order=self._order,
             coordinator=self._coordinator,
             train_fn_ref=ObjectRefWrapper(self._get_train_func()),
@@ -404,6 +437,10 @@ def _useful(callbacks: Sequence[Any]) -> list[Any]:
         for callback in callbacks
         if not isinstance(callback, WorkingDirectorySetupCallback | PlacementGroupCleanerCallback)
     ]
+
+
+def _runtime_env() -> str:
+    return str(ray.get_runtime_context().get_runtime_env_string())
 
 
 def _choose_backend() -> str:

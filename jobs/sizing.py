@@ -94,15 +94,15 @@ def room(node: NodeView, worker: Resources, held: int) -> int:
     return min(counts, default=0)
 
 
-def capacity(
+def rooms(
     nodes: Sequence[NodeView], worker: Resources, held: Mapping[str, int], selector: Labels, avoid: Collection[str] = ()
-) -> int:
-    """Workers that the live nodes can hold, those left out that drain, are in `avoid`, or lack a label."""
-    return sum(
-        room(node, worker, held.get(node.node_id, 0))
+) -> dict[str, int]:
+    """Workers that each live node can hold, those left out that drain, are in `avoid`, or lack a label."""
+    return {
+        node.node_id: room(node, worker, held.get(node.node_id, 0))
         for node in nodes
         if not node.draining and node.node_id not in avoid and matches(node.labels, selector)
-    )
+    }
 
 
 def matches(labels: Labels, selector: Labels) -> bool:
@@ -117,7 +117,7 @@ def _matches_one(found: str | None, wanted: str) -> bool:
 
 
 def decide(group: Group, limits: Limits, target: Target | None, fits: int, nodes: Sequence[NodeView]) -> Decision:
-    """What to do with a running group, given what fits (`capacity`) and the live nodes."""
+    """What to do with a running group, given what fits (the sum of `rooms`) and the live nodes."""
     alive = {node.node_id: node for node in nodes}
     gone = tuple(sorted({node for node in group.nodes if node not in alive}))
     if gone:
@@ -134,10 +134,10 @@ def decide(group: Group, limits: Limits, target: Target | None, fits: int, nodes
     return Resize(wanted, f"room for {fits} workers" if grows else f"{goal(limits, target)} workers granted")
 
 
-def ripe(size: int, present: int, best: int, asked_for_s: float, settle_s: float) -> bool:
-    """Whether to act on a wanted change at once. A growth that is not yet the best size waits until it has been the
-    same for `settle_s`: nodes tend to come in a row, and each change costs a restart."""
-    return size <= present or size >= best or asked_for_s >= settle_s
+def ripe(size: int, present: int, asked_for_s: float, settle_s: float) -> bool:
+    """Whether to act on a wanted change now. A growth waits until it has been the same for `settle_s`: nodes tend to
+    come in a row, each change costs a restart, and new nodes warm up while the old group goes on."""
+    return size <= present or asked_for_s >= settle_s
 
 
 def _count(nodes: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tradewind.errors import JobFailed
 from tradewind.jobs import coordinator as coordinators
+from tradewind.jobs import spares
 from tradewind.jobs.progress import ProgressLine
 from tradewind.jobs.sizing import Limits
 from tradewind.model import JOB_ID_ENV, Phase, Wish
@@ -56,7 +57,7 @@ def fit(
     ledger: str | Path | None = None,
     curve: str | Path | None = None,
     progress: bool = True,
-    settle_s: float = 4.0,
+    settle_s: float = 5.0,
 ) -> FitResult:
     """Train on `workers` (one number, or the least and the most) that come and go.
 
@@ -109,6 +110,7 @@ def _run(
     max_failures: int,
     settle_s: float,
 ) -> None:
+    import ray
     from ray.train import CheckpointConfig, RunConfig, ScalingConfig
     from ray.train.v2.api.exceptions import TrainingFailedError
 
@@ -129,6 +131,7 @@ def _run(
             name=settings.folder.name,
             storage_path=str(settings.folder.parent),
             checkpoint_config=CheckpointConfig(num_to_keep=settings.keep),
+            worker_runtime_env=spares.environment(ray.get_runtime_context().runtime_env),
         ),
     )
     try:

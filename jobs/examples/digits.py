@@ -102,7 +102,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--ledger", default=None, help="folder in which every worker writes down its samples")
     parser.add_argument("--curve", default=None, help="file for the loss of every step, as JSON lines")
     parser.add_argument("--double", action="store_true", help="compute in double precision")
-    parser.add_argument("--settle-s", type=float, default=4.0, help="wait this long for further nodes before growing")
+    parser.add_argument("--settle-s", type=float, default=5.0, help="wait this long for further nodes before growing")
     return parser.parse_args(arguments)
 
 

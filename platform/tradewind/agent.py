@@ -1,6 +1,7 @@
-"""On a cell's head: that cell's jobs and training reports out, orders in. An edge: the only caller of Ray's public API.
+"""On a cell's head: starts and stops our jobs, brings out what training jobs report, takes targets in. An edge.
 
 The controller calls `sync` before each tick of the loop. With one local cell, agent and controller are one process.
+Jobs that others sent to Ray are put on record by the loop (autoscaler/adopt.py); their reports come out here, too.
 """
 
 from __future__ import annotations
@@ -14,12 +15,9 @@ from typing import Any
 
 from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.errors import JobError, RayError
-from tradewind.events import AnyEvent, JobStateChanged, JobSubmitted, decode
-from tradewind.model import COORDINATOR_PREFIX, JOB_ID_ENV, RAY_NAMESPACE, Contract, JobSpec, Phase, Target, Wish
+from tradewind.events import AnyEvent, JobStateChanged, decode
+from tradewind.model import COORDINATOR_PREFIX, JOB_ID_ENV, RAY_NAMESPACE, Phase, Target, Wish
 from tradewind.states import JOB_TRANSITIONS, JobState
-from tradewind.units import parse_duration_s, parse_usd
-
-log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S = 5.0
 
@@ -39,9 +37,6 @@ class RayJob:
     job_id: str
     status: str
     message: str
-    entrypoint: str
-    metadata: Mapping[str, str]
-    started_at_s: float
 
 
 @dataclass(slots=True)
@@ -84,9 +79,9 @@ class Agent:
         for job in self.fleet.open_jobs:
             if job.job_id not in known and not job.foreign:
                 self._start(job, now_s)
-        for ray_job in known.values():
-            self._adopt(ray_job)
-            self._settle(ray_job, now_s)
+        for job in self.fleet.open_jobs:
+            if job.job_id in known and not job.foreign:
+                self._settle(job, known[job.job_id], now_s)
         for job in self.fleet.open_jobs:
             self._hear(job, now_s)
 
@@ -138,16 +133,8 @@ class Agent:
                 return ""
             raise JobError(f"cannot read the log of {job_id}: {error}", "try again in a moment") from error
 
-    def _adopt(self, ray_job: RayJob) -> None:
-        """A job that was sent by plain `ray job submit` is ours from now on: scaled and billed like any other."""
-        if ray_job.job_id not in self.fleet.jobs:
-            self.record(
-                JobSubmitted(at_s=ray_job.started_at_s, job_id=ray_job.job_id, spec=foreign_spec(ray_job), foreign=True)
-            )
-
-    def _settle(self, ray_job: RayJob, now_s: float) -> None:
+    def _settle(self, job: JobRecord, ray_job: RayJob, now_s: float) -> None:
         """Ray's word on a job's state becomes ours, where the table has a way there."""
-        job = self.fleet.jobs[ray_job.job_id]
         state = _RAY_STATUS[ray_job.status]
         if state is JobState.RUNNING and job.state in (JobState.RECOVERING, JobState.STOPPING):
             return
@@ -209,26 +196,4 @@ def _ray_job(row: Any) -> RayJob:
         job_id=row.submission_id,
         status=str(getattr(row.status, "value", row.status)),
         message=(row.message or "").strip(),
-        entrypoint=row.entrypoint or "",
-        metadata=dict(row.metadata or {}),
-        started_at_s=(row.start_time or int(time.time() * 1000)) / 1000,
-    )
-
-
-def foreign_spec(ray_job: RayJob) -> JobSpec:
-    """Name, tenant and contract of an adopted job come from its metadata; a value that makes no sense is left out."""
-    metadata = ray_job.metadata
-    deadline_at_s = budget_uusd = None
-    try:
-        if "deadline" in metadata:
-            deadline_at_s = ray_job.started_at_s + parse_duration_s(metadata["deadline"])
-        if "budget" in metadata:
-            budget_uusd = parse_usd(metadata["budget"])
-    except ValueError as error:
-        log.warning("job %s: its metadata names a contract that cannot be read: %s", ray_job.job_id, error)
-    return JobSpec(
-        name=metadata.get("name", ray_job.job_id),
-        entrypoint=ray_job.entrypoint,
-        tenant=metadata.get("tenant", "default"),
-        contract=Contract(deadline_at_s=deadline_at_s, budget_uusd=budget_uusd),
     )

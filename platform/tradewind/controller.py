@@ -23,7 +23,6 @@ from tradewind import __version__
 from tradewind.agent import Agent
 from tradewind.api import DemandLine, EventLine, FleetStatus, JobInfo, LogChunk, NodeInfo, ShutdownReport, job_not_found
 from tradewind.autoscaler.actions import Plan
-from tradewind.autoscaler.allocate import allocate
 from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.autoscaler.loop import Loop
 from tradewind.autoscaler.providers.local import LocalCloud
@@ -86,7 +85,7 @@ class Controller:
                 raise RayError("the Ray head is gone", "`tradewind down`, then `tradewind up`; jobs resume")
             self.agent.sync(time.time())
             self._plan = self.loop.tick()
-            self.agent.grant(allocate(self.agent.wishes.values(), self.loop.settings.limits))
+            self.agent.grant(self.loop.targets)
             self._keep_logs()
         except TradewindError as error:
             log.error("%s", error)

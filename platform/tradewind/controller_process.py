@@ -16,7 +16,7 @@ from tradewind.home import Announcement, FleetHome
 from tradewind.wire import is_healthy
 
 START_TIMEOUT_S = 120.0
-CONTROLLER: tuple[str, ...] = (sys.executable, "-m", "tradewind.controller")
+CONTROLLER: tuple[str, ...] = (sys.executable, "-m", "tradewind.service")
 
 
 def find_controller(place: FleetHome) -> Announcement | None:
