@@ -28,6 +28,7 @@ from tradewind.autoscaler.providers.local_processes import write_atomically
 from tradewind.errors import NotFound, RayError
 from tradewind.model import EndReason, Offer
 
+RESOLD_S = 120.0  # how long somebody else keeps what was taken back from us
 LISTED_AFTER_END_S = 900.0  # the Protocol asks for ten minutes at least
 TERMINATE_GRACE_S = 0.5  # Ray signs off within 0.2 s of a SIGTERM; a preempted node is not asked
 _WATCH_EVERY_S = 0.1
@@ -84,7 +85,8 @@ class LocalCloud:
             if known is not None:
                 return known.checked_against(spec).as_node()
             now_s = self._clock()
-            offer = local_market.admit(spec, self._offers, self.script, self._started_at_s, now_s)
+            taken = self._places_taken(spec.offer.market.key, now_s)
+            offer = local_market.admit(spec, self._offers, self.script, self._started_at_s, now_s, taken)
             delay_s = local_market.launch_delay_s(self.script, spec.launch_id)
             return self._book.put(self._book.new(spec, offer, now_s, now_s + delay_s)).as_node()
 
@@ -269,6 +271,15 @@ class LocalCloud:
         if self._booter and self._ender:
             self._booter.shutdown(wait=False, cancel_futures=True)  # may wait for another fleet's turn to boot
             self._ender.shutdown(wait=True)
+
+    def _places_taken(self, market: str, now_s: float) -> int:
+        """A node that was taken back went to somebody else: its place stays occupied for a while."""
+        return sum(
+            instance.is_alive
+            or (instance.end is EndReason.PREEMPTED and now_s - (instance.ended_at_s or 0.0) < RESOLD_S)
+            for instance in self._instances()
+            if instance.offer.market.key == market
+        )
 
     def _instances(self) -> list[Instance]:
         return list(self._book.by_launch_id.values())

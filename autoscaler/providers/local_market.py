@@ -52,6 +52,7 @@ class MarketScript:
     boot_failure_rate: float = 0.0  # share of launches that never boot
     hazard_per_h: Mapping[str, float] = field(default_factory=dict)  # market glob -> preemptions per node and hour
     notice_s: float | None = None  # of preemptions by hazard; None: no notice
+    stock: int | None = None  # nodes that a market has at once; None: any number
     events: Sequence[MarketEvent] = ()
 
     def __post_init__(self) -> None:
@@ -100,9 +101,17 @@ def priced(offer: Offer, script: MarketScript, started_at_s: float, now_s: float
 
 
 def admit(
-    spec: LaunchSpec, catalogue: Mapping[str, Offer], script: MarketScript, started_at_s: float, now_s: float
+    spec: LaunchSpec,
+    catalogue: Mapping[str, Offer],
+    script: MarketScript,
+    started_at_s: float,
+    now_s: float,
+    taken: int = 0,
 ) -> Offer:
-    """What is sold for a launch, at its present price; or the refusal that a real cloud would give."""
+    """What is sold for a launch, at its present price; or the refusal that a real cloud would give.
+
+    `taken` counts the places of the market that are not free: our nodes there, and those that went to others.
+    """
     market = spec.offer.market
     if not _LAUNCH_ID.fullmatch(spec.launch_id):
         hint = "use letters, digits, '-', '_' and '.', 63 at the most"
@@ -113,7 +122,8 @@ def admit(
     if offer.hosts > 1:
         hint = "the local cloud has single hosts only"
         raise Unsupported(f"{market} is a slice of {offer.hosts} hosts", hint, cloud=market.cloud, code="MultiHost")
-    if is_out_of_stock(script, started_at_s, now_s, market):
+    is_full = script.stock is not None and taken >= script.stock
+    if is_full or is_out_of_stock(script, started_at_s, now_s, market):
         raise Stockout(f"{market} is out of stock", cloud=market.cloud, code="InsufficientCapacity")
     limit_uusd, price_uusd = spec.max_price_uusd_per_h, offer.price_uusd_per_h
     if limit_uusd is not None and price_uusd is not None and limit_uusd < price_uusd:
@@ -213,6 +223,8 @@ def _mistakes(script: MarketScript) -> Iterable[tuple[str, str]]:
         yield "launch_delay", f"{script.launch_delay_s} is not (shortest, longest), both 0 or more"
     if not 0 <= script.boot_failure_rate <= 1:
         yield "boot_failures", f"{script.boot_failure_rate} is not between 0 and 1"
+    if script.stock is not None and script.stock < 0:
+        yield "stock", f"{script.stock} is below 0"
     for glob, rate in script.hazard_per_h.items():
         if rate < 0:
             yield "hazard_per_hour", f"{rate} for {glob} is below 0"

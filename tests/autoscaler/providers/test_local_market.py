@@ -169,3 +169,10 @@ def test_a_launch_is_sold_at_the_present_price_unless_out_of_stock() -> None:
     with pytest.raises(Stockout) as caught:
         lm.admit(SPEC, {SPOT.key: OFFER}, script, START_S, START_S + 5)
     assert caught.value.cloud == "aws"
+
+
+def test_a_market_sells_no_more_than_its_stock() -> None:
+    script = MarketScript(stock=2)
+    assert lm.admit(SPEC, {SPOT.key: OFFER}, script, START_S, START_S, taken=1).market == SPOT
+    with pytest.raises(Stockout, match="out of stock"):
+        lm.admit(SPEC, {SPOT.key: OFFER}, script, START_S, START_S, taken=2)
