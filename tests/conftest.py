@@ -70,7 +70,7 @@ class Cell:
         wait_until(lambda: self.node(launch_id).state is CloudState.GONE, f"{launch_id} gone", timeout_s)
         return self.node(launch_id)
 
-    def wait_joined(self, launch_id: str, timeout_s: float = 90.0) -> dict[str, Any]:
+    def wait_joined(self, launch_id: str, timeout_s: float = 180.0) -> dict[str, Any]:
         """What Ray says of a launched node once it has joined. Needs `driver()` around it."""
         wait_until(lambda: launch_id in self.ray_nodes(), f"{launch_id} joined Ray", timeout_s)
         return self.ray_nodes()[launch_id]

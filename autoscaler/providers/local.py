@@ -205,7 +205,7 @@ class LocalCloud:
             with self._machines.queue():
                 instance = self._switch_on(launch_id)
                 if instance is not None:
-                    self._machines.wait_joined(instance, self._book.folder(instance))
+                    self._wait_joined(instance)
         except RayError as error:
             self._boot_failed(launch_id, error.message)
         finally:
@@ -226,6 +226,19 @@ class LocalCloud:
             self._book.put(running)
             self._machines.start(running, self._book.folder(running))
             return running
+
+    def _wait_joined(self, instance: Instance) -> None:
+        """Ray gives itself 30 s to start, which is short on a busy machine: so there is a second try."""
+        folder = self._book.folder(instance)
+        try:
+            self._machines.wait_joined(instance, folder)
+        except RayError as error:
+            with self._lock:
+                if not self._book.by_launch_id[instance.launch_id].is_up or self._closing.is_set():
+                    raise  # it was ended meanwhile, and must not come back
+                _log.warning("%s boots once more: %s", instance.launch_id, error.message)
+                self._machines.start(instance, folder)
+            self._machines.wait_joined(instance, folder)
 
     def _boot_failed(self, launch_id: str, message: str) -> None:
         with self._lock:

@@ -75,9 +75,9 @@ class RayMachines:
 
 @dataclass(slots=True)
 class PretendMachines:
-    """No process at all: everything joins at once. `crash` makes one end by itself, `broken` makes boots fail."""
+    """No process at all: everything joins at once. `crash` makes one end by itself."""
 
-    broken: bool = False
+    failing_boots: int = 0  # how many of the next boots fail
     running: set[str] = field(default_factory=set)
     ended: list[str] = field(default_factory=list)
 
@@ -89,7 +89,8 @@ class PretendMachines:
         self.running.add(folder.name)
 
     def wait_joined(self, instance: Instance, folder: Path) -> None:
-        if self.broken or folder.name not in self.running:
+        if self.failing_boots > 0 or folder.name not in self.running:
+            self.failing_boots -= 1
             self.running.discard(folder.name)
             raise RayError(f"{instance.launch_id} ended while it started")
 

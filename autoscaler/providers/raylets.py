@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -39,6 +40,7 @@ _SOCKET_TAIL = len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_s
 PRESTART_UP_TO_CPUS = 2  # each prestarted worker takes 300 MB and seconds of one core
 _STARTED = b"Ray runtime started"
 _POLL_S = 0.05
+_log = logging.getLogger(__name__)
 
 # A killed node refuses connections, so three checks notice it in 1 to 2 s (instead of 13 to 15 s); one that is only
 # slow, because this machine is busy, has three times the time-out. Workers in advance: see _prestart_env.
@@ -103,8 +105,17 @@ class LocalHead:
     ) -> LocalHead:
         """Start a head with its folder in `root`; returns when Ray serves, raises RayError otherwise.
 
-        Whatever is left there of an earlier head is ended and removed first.
+        Whatever is left there of an earlier head is ended and removed first. Ray gives itself 30 s, which cannot be
+        changed and is short on a busy machine: so there is a second try.
         """
+        try:
+            return cls._start_once(root, cpus, env or {}, timeout_s)
+        except RayError as error:
+            _log.warning("starting the Ray head once more: %s", error.message)
+            return cls._start_once(root, cpus, env or {}, timeout_s)
+
+    @classmethod
+    def _start_once(cls, root: Path, cpus: int, env: Mapping[str, str], timeout_s: float) -> LocalHead:
         end_node(root / "head")
         folder = make_node_folder(root, "head")
         token_path = write_token(folder / "token")
@@ -120,7 +131,7 @@ class LocalHead:
                 "--dashboard-host=127.0.0.1",
                 f"--dashboard-port={dashboard_port}",
             ]
-            session = _spawn(command, _node_env(token_path, "head", folder, env or {}), folder)
+            session = _spawn(command, _node_env(token_path, "head", folder, env), folder)
             wait_started(folder, timeout_s)
         head = cls(folder, f"{HEAD_IP}:{gcs_port}", f"http://127.0.0.1:{dashboard_port}", token_path, session)
         write_atomically(folder / "head.json", json.dumps({"gcs": head.gcs_address, "dashboard": head.dashboard_url}))

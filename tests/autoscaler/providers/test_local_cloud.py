@@ -152,10 +152,10 @@ def test_failed_boots_are_told_and_not_billed(world: World) -> None:
 
 def test_a_node_that_cannot_start_or_ends_by_itself_has_crashed(world: World) -> None:
     cloud = world.open()
-    world.machines.broken = True
+    world.machines.failing_boots = 2
     cloud.launch(spec())
     assert world.later(cloud, 1)["n-1"].end is EndReason.CRASHED
-    world.machines.broken = False
+    world.machines.failing_boots = 1  # a second try is made
     cloud.launch(spec("n-2"))
     assert world.later(cloud, 1)["n-2"].state is CloudState.RUNNING
     world.machines.crash(2)
