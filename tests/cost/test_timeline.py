@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -86,7 +87,7 @@ def test_a_long_stretch_is_the_sum_of_short_ones() -> None:
     for _ in range(50):
         cuts = sorted(chance.sample(range(150_000), 60))
         pieces: Counter[int] = Counter()
-        for from_ms, until_ms in zip(cuts, cuts[1:], strict=False):
+        for from_ms, until_ms in pairwise(cuts):
             pieces += totals(timeline, from_ms, until_ms)
         assert totals(timeline, cuts[0], cuts[-1]) == pieces
         assert sum(pieces.values()) == cuts[-1] - cuts[0]
