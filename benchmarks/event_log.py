@@ -163,13 +163,9 @@ def main() -> int:
         print(json.dumps(bar))
         return 0 if holds else 1
     if append_s is not None:
-        print(
-            f"append {count} events, {BATCH} at a time, durable   {append_s:6.2f} s  {count / append_s:9,.0f} a second"
-        )
-    print(
-        f"read and fold {count} events                          {ours_s:6.2f} s  {count / ours_s:9,.0f} a second  (CPU {cpu_s:.2f} s)"
-    )
-    print(f"floor: the same rows by sqlite3 and json.loads      {floor_s:6.2f} s")
+        print(f"append {count} events, {BATCH} at a time, durable: {append_s:.2f} s, {count / append_s:,.0f} a second")
+    print(f"read and fold {count} events: {ours_s:.2f} s ({cpu_s:.2f} s of CPU), {count / ours_s:,.0f} a second")
+    print(f"floor, the same rows by sqlite3 and json.loads: {floor_s:.2f} s")
     print(f"bar: under {bar['limit']} s: {'holds' if holds else 'DOES NOT HOLD'}")
     return 0 if holds else 1
 
