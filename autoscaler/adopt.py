@@ -12,7 +12,7 @@ from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.autoscaler.ray_snapshot import RayJob, RaySnapshot
 from tradewind.events import AnyEvent, HoldingChanged, JobStateChanged, JobSubmitted
 from tradewind.model import Contract, JobSpec
-from tradewind.states import JobState, is_over
+from tradewind.states import JOB_TRANSITIONS, JobState, is_over
 from tradewind.units import parse_duration_s, parse_usd
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def holding_changes(snapshot: RaySnapshot, fleet: FleetState, now_s: float) -> l
 
 
 def _holders(fleet: FleetState) -> Iterable[JobRecord]:
-    return (job for job in fleet.jobs.values() if job.holdings)
+    return (job for job in list(fleet.jobs.values()) if job.holdings)
 
 
 def _one_per_id(jobs: Iterable[RayJob]) -> list[RayJob]:
@@ -73,7 +73,9 @@ def _state(job: RayJob) -> JobState:
 
 def _changes(job: RayJob, current: JobState, now_s: float) -> list[AnyEvent]:
     state = _state(job)
-    if state is current or is_over(current) or state is JobState.QUEUED:
+    if state is JobState.RUNNING and current is not JobState.QUEUED:
+        return []  # that it runs is no news while it recovers or stops
+    if state not in JOB_TRANSITIONS[current]:
         return []
     if state is JobState.RUNNING and current is not JobState.QUEUED:
         return []  # Ray does not know of recovering and stopping

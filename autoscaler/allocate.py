@@ -6,7 +6,7 @@ for as long as the limits on nodes and on dollars per hour would let the cheapes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tradewind.autoscaler.shape import Shape
@@ -23,13 +23,14 @@ class _Cost:
 
 
 def allocate(
-    wishes: Sequence[Wish],
-    offers: Sequence[Offer],
+    wishes: Iterable[Wish],
     limits: Limits,
-    resources_of: Callable[[Offer], Resources],
+    offers: Sequence[Offer],
+    resources_of: Callable[[Offer], Resources] = lambda offer: offer.resources,
     previous: Mapping[str, Target] | None = None,
 ) -> dict[str, Target]:
     """A target per job. The epoch rises when the number changes, and only then."""
+    wishes = list(wishes)
     granted = _share(wishes, [_cost(wish, offers, resources_of) for wish in wishes], limits)
     return {
         wish.job_id: _target((previous or {}).get(wish.job_id), count)

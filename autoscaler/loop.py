@@ -82,6 +82,22 @@ class Loop:
         self._report(snapshot, self.plan)
         return self.plan
 
+    def end_all(self, reason: str, timeout_s: float) -> list[str]:
+        """The fleet is taken down: every node is ended, and this waits until the clouds list none of them any more.
+        Returns the launch ids that are gone; what is left after the time is still alive by the log."""
+        before = {node.launch_id for node in self.fleet.alive_nodes}
+        self.reconciler.end_all(reason)
+        until_s = self.clock.now_s() + timeout_s
+        while self.fleet.alive_nodes and self.clock.now_s() < until_s:
+            listing, _ = list_clouds(self.providers)
+            answer = settle(self._question(None, listing))
+            self.record(*answer.events)
+            self.reconciler.give_up(answer.relaunch, reason)
+            self.reconciler.end(answer.terminate)
+            if self.fleet.alive_nodes:
+                self.clock.sleep(0.2)
+        return sorted(before - {node.launch_id for node in self.fleet.alive_nodes})
+
     # --- observe ----------------------------------------------------------------------------------------------
 
     def _ask_ray(self, troubles: list[Hold]) -> RaySnapshot | None:
@@ -101,10 +117,7 @@ class Loop:
 
     def _settle(self, snapshot: RaySnapshot | None, listing: Listing) -> None:
         now_s = self.clock.now_s()
-        in_ray = alive_by_launch_id(snapshot.nodes) if snapshot else {}
-        sent = frozenset(self.reconciler.sent)
-        question = Question(self.fleet, listing, in_ray, sent, self._missing_since_s, self.settings, now_s)
-        answer = settle(question)
+        answer = settle(self._question(snapshot, listing))
         self.record(*answer.events)
         self._missing_since_s = {name: self._missing_since_s.get(name, now_s) for name in answer.missing}
         self._note_strangers(answer.strangers)
@@ -112,6 +125,11 @@ class Loop:
             logger.warning("launch %s is on record without an outcome: asked for again under the same id", launch_id)
             self.reconciler.send(self.fleet.nodes[launch_id])
         self.reconciler.end(answer.terminate, {name: node.offer.market.cloud for name, node in listing.nodes.items()})
+
+    def _question(self, snapshot: RaySnapshot | None, listing: Listing) -> Question:
+        in_ray = alive_by_launch_id(snapshot.nodes) if snapshot else {}
+        sent, missing = frozenset(self.reconciler.sent), self._missing_since_s
+        return Question(self.fleet, listing, in_ray, sent, missing, self.settings, self.clock.now_s())
 
     def _look(self, snapshot: RaySnapshot | None, listing: Listing) -> View:
         wishes = tuple(self.wishes())
@@ -126,7 +144,7 @@ class Loop:
         )
         blank = build_view(self.fleet, seen, self.settings)
         limits = self.settings.limits
-        self.targets = allocate(wishes, self._offers, limits, blank.resources_of, self.targets)
+        self.targets = allocate(wishes, limits, self._offers, blank.resources_of, self.targets)
         return build_view(self.fleet, replace(seen, targets=self.targets), self.settings)
 
     # --- record -----------------------------------------------------------------------------------------------

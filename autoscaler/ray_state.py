@@ -32,6 +32,7 @@ _NODE_ID = re.compile(r"[0-9a-f]{56}")
 _SUPERVISOR_PREFIX = "_ray_internal_job_actor_"  # + submission id: the actor in which an entrypoint runs
 _SUBMISSION_PREFIX = b"_ray_internal_job_info_"
 _SUBMISSION_NAMESPACE = b"job"
+_HEAD_RESOURCE = "node:__internal_head__"
 _MAX_TASKS = 10_000
 _ACTOR_PENDING, _ACTOR_ALIVE, _ACTOR_RESTARTING = 1, 2, 3
 _GROUP_REMOVED = 3
@@ -232,9 +233,10 @@ def _status(row: Any) -> RayStatus:
 
 def _node(row: Any) -> RayNode:
     labels = dict(row.labels)
+    is_head = _HEAD_RESOURCE in row.total_resources
     return RayNode(
         ray_node_id=row.node_id.hex(),
-        launch_id=labels.get(LABEL_LAUNCH_ID, "") or row.instance_id,
+        launch_id="" if is_head else labels.get(LABEL_LAUNCH_ID, "") or row.instance_id,
         status=_status(row),
         total={key: value for key, value in row.total_resources.items() if is_own_resource(key)},
         available={key: value for key, value in row.available_resources.items() if is_own_resource(key)},

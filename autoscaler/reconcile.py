@@ -15,7 +15,7 @@ from tradewind.autoscaler.market import MarketMemory
 from tradewind.autoscaler.providers.base import LaunchSpec, Provider
 from tradewind.autoscaler.ray_snapshot import RayPort
 from tradewind.autoscaler.view import Limits, LoopSettings, launched_since
-from tradewind.errors import AmbiguousOutcome, InvalidRequest, ProviderError, RayError
+from tradewind.errors import AmbiguousOutcome, InvalidRequest, ProviderError, RayError, Scope
 from tradewind.events import (
     AnyEvent,
     DecisionRecorded,
@@ -192,6 +192,29 @@ class Reconciler:
                 by_provider.setdefault(id(provider), (provider, []))[1].append(launch_id)
         for provider, names in by_provider.values():
             self._end_at(provider, names)
+
+    def end_all(self, reason: str) -> None:
+        """Ask for the end of every node that is alive by the log. A launch without an outcome is no longer sent."""
+        alive, now_s = self.fleet.alive_nodes, self.clock.now_s()
+        self.sent.clear()
+        for node in alive:
+            if node.state in (NodeState.BOOTING, NodeState.READY, NodeState.DRAINING):
+                self.record(TerminateRequested(at_s=now_s, launch_id=node.launch_id, reason=reason))
+        self.end([node.launch_id for node in alive])
+
+    def give_up(self, launch_ids: Iterable[str], reason: str) -> None:
+        """Launches that are on record and not listed: should one turn up later, it is a stranger, and ended."""
+        for launch_id in launch_ids:
+            self.record(
+                LaunchRefused(
+                    at_s=self.clock.now_s(),
+                    launch_id=launch_id,
+                    error="AmbiguousOutcome",
+                    message=f"not listed when it was given up: {reason}",
+                    scope=Scope.NOTHING,
+                    block_s=0.0,
+                )
+            )
 
     def _end_at(self, provider: Provider, names: list[str]) -> None:
         try:

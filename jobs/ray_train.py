@@ -86,7 +86,9 @@ class Link:
         self.nodes: tuple[str, ...] = ()  # of each rank of the group that runs, or ran last
         self.saved_handover = 0  # id of the last one that Ray Train has the checkpoint of
         self.spare_kind: spares.Kind | None = None
-        self.spares: Counter[str] = Counter()  # warm processes by node, as far as we know
+        self.spares: Counter[str] = Counter()  # spare processes by node that were asked for and not used
+        self.ordered: Counter[str] = Counter()  # processes that were ever started
+        self.warmed: Counter[str] = Counter()  # that have ever said that they are warm
         self.avoid: dict[str, float] = {}  # nodes that do not answer -> until when they are avoided
 
     def phase(self, phase: Phase, reason: str, workers: int | None = None) -> None:
@@ -94,6 +96,7 @@ class Link:
 
     def look(self) -> tuple[Target | None, dict[str, Any]]:
         found = ray.get(self.coordinator.look.remote())
+        self.warmed = Counter(found["spares"])
         return (Target(**found["target"]) if found["target"] else None), found["progress"]
 
     def avoided(self, now_s: float) -> list[str]:
@@ -135,22 +138,24 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         target, progress = self._link.look()
         nodes = look_at_nodes()
         rooms = self._rooms(nodes, now)
-        self._order_spares(rooms, progress["phase"] == Phase.TRAINING)
+        self._order_spares(rooms, progress["steps_per_s"] is not None)
         decision = sizing.decide(group, self._link.order.limits, target, sum(rooms.values()), nodes)
         match decision:
             case sizing.Resize():
-                return self._hand_over(group, decision, now)
+                return self._hand_over(group, decision, rooms, now)
             case sizing.SaveOnly():
                 self._save_only(group, decision, nodes)
             case _:  # a lost node shows as a failed worker at the next poll
                 self._call_off()
         return NoopDecision()
 
-    def _hand_over(self, group: sizing.Group, change: sizing.Resize, now: float) -> Any:
+    def _hand_over(self, group: sizing.Group, change: sizing.Resize, rooms: Mapping[str, int], now: float) -> Any:
         """Ask for a save; resize once Ray Train has the checkpoint."""
         if self._wanted != change.size:
             self._wanted, self._wanted_since_s = change.size, now
-        ripe = sizing.ripe(change.size, group.size, now - self._wanted_since_s, self._link.order.settle_s)
+        warm = all(self._link.warmed[node] >= self._link.ordered[node] for node in rooms)
+        waited_s = now - self._wanted_since_s
+        ripe = sizing.ripe(change.size > group.size, warm, waited_s, self._link.order.settle_s)
         if ripe and not self._asked:
             self._asked = ray.get(self._link.coordinator.ask.remote(group.attempt, change.reason, True))
         if not self._asked or self._link.saved_handover < self._asked:
@@ -183,7 +188,7 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         return sizing.rooms(nodes, order.worker, held, order.selector, self._link.avoided(now))
 
     def _order_spares(self, rooms: Mapping[str, int], settled: bool) -> None:
-        """Processes for the group after this one start now, on nodes that will be there."""
+        """Processes for the group after this one start now, once this one takes steps: they compete with it."""
         link = self._link
         if link.spare_kind is None:
             return
@@ -192,6 +197,7 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         for node in ray.nodes() if need else []:
             if node["NodeID"] in need:
                 link.spares[node["NodeID"]] += need[node["NodeID"]]
+                link.ordered[node["NodeID"]] += need[node["NodeID"]]
                 spares.order(node, link.spare_kind, need[node["NodeID"]])
 
     def _resize(self, size: int) -> Any:
@@ -281,6 +287,7 @@ class GroupWatch(WorkerGroupCallback, ReportCallback):  # type: ignore[misc]
     def after_worker_group_start(self, worker_group: Any) -> None:
         link = self._link
         link.nodes = tuple(worker.metadata.node_id for worker in worker_group.get_workers())
+        link.ordered += Counter(link.nodes) - link.spares  # started without being asked for
         link.spares -= Counter(link.nodes)  # used up
         if link.order.spares:
             environment = worker_group.execute_single(0, _runtime_env)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from tradewind.model import Labels, Resources, Target
 
+MAX_WARM_UP_S = 30.0
 EPSILON = 1e-6  # Ray counts resources in units of 1e-4; sums of fractions are a little off
 
 
@@ -134,10 +135,10 @@ def decide(group: Group, limits: Limits, target: Target | None, fits: int, nodes
     return Resize(wanted, f"room for {fits} workers" if grows else f"{goal(limits, target)} workers granted")
 
 
-def ripe(size: int, present: int, asked_for_s: float, settle_s: float) -> bool:
-    """Whether to act on a wanted change now. A growth waits until it has been the same for `settle_s`: nodes tend to
-    come in a row, each change costs a restart, and new nodes warm up while the old group goes on."""
-    return size <= present or asked_for_s >= settle_s
+def ripe(grows: bool, warm: bool, waited_s: float, settle_s: float) -> bool:
+    """Whether to act on a wanted change now. A growth waits until it has been the same for `settle_s` (nodes tend to
+    come in a row, and each change costs a restart) and until the new nodes are warm: the old group goes on."""
+    return not grows or (waited_s >= settle_s and (warm or waited_s >= settle_s + MAX_WARM_UP_S))
 
 
 def _count(nodes: Sequence[str]) -> str:

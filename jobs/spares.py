@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from tradewind.model import COORDINATOR_PREFIX, RAY_NAMESPACE
 
 logger = logging.getLogger(__name__)
 
@@ -19,20 +22,36 @@ logger = logging.getLogger(__name__)
 HOOK_ENV = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 KEEP_S = 24 * 3600
 RPC_TIMEOUT_S = 10.0
+COORDINATOR_ENV = "TRADEWIND_COORDINATOR"  # the job's coordinator, to be told when a spare is warm
 MODULES = ("torch", "torch.distributed", "ray.train.torch", "ray.train.torch.config", "tradewind.jobs.run")
 
 
 def warm_up() -> None:
-    """Runs in a new worker process, before it takes work."""
+    """Runs in a new worker process, before it takes work: imports, and a first step of an optimizer, which has torch
+    load half of its compiler."""
+    import ray
+
     for name in MODULES:
         importlib.import_module(name)
+    _take_a_step()
+    coordinator = ray.get_actor(os.environ[COORDINATOR_ENV], namespace=RAY_NAMESPACE)
+    coordinator.spare_ready.remote(ray.get_runtime_context().get_node_id())
 
 
-def environment(inherited: Mapping[str, Any]) -> dict[str, Any]:
+def _take_a_step() -> None:
+    import torch
+
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.zeros(1, 2)).sum().backward()
+    optimizer.step()
+
+
+def environment(job_id: str, inherited: Mapping[str, Any]) -> dict[str, Any]:
     """The runtime environment for workers that warm up. A hook that the user has set stays."""
     if HOOK_ENV in inherited.get("env_vars", {}):
         return {}
-    return {"env_vars": {HOOK_ENV: f"{__name__}.warm_up"}}
+    return {"env_vars": {HOOK_ENV: f"{__name__}.warm_up", COORDINATOR_ENV: COORDINATOR_PREFIX + job_id}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,10 @@ def _run(
     from tradewind.jobs.ray_train import ElasticOrder, ElasticTrainer
     from tradewind.jobs.run import work
 
-    order = ElasticOrder(limits, wish.resources, settings.folder, wish.labels, max_failures, settle_s)
+    warm = spares.environment(settings.job_id, ray.get_runtime_context().runtime_env)
+    order = ElasticOrder(
+        limits, wish.resources, settings.folder, wish.labels, max_failures, settle_s, spares=bool(warm)
+    )
     trainer = ElasticTrainer(
         partial(work, train, settings, coordinator),
         order=order,
@@ -131,7 +134,7 @@ def _run(
             name=settings.folder.name,
             storage_path=str(settings.folder.parent),
             checkpoint_config=CheckpointConfig(num_to_keep=settings.keep),
-            worker_runtime_env=spares.environment(ray.get_runtime_context().runtime_env),
+            worker_runtime_env=warm,
         ),
     )
     try:

@@ -125,8 +125,10 @@ def end_session(record: SessionRecord, grace_s: float = 0.0, timeout_s: float = 
     while alive := members(record):  # again and again: a process may have forked between scan and signal
         if time.monotonic() > deadline_s:
             return [stat.pid for stat in alive]
-        for stat in alive:
-            _signal(stat.pid, stat.start_ticks, signal.SIGKILL)
+        # Frozen first, like a machine that loses its power: no process lives to report the death of another.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for stat in alive:
+                _signal(stat.pid, stat.start_ticks, number)
         _wait_until_empty(record, _POLL_S)
     _reap(record.pid)
     return []

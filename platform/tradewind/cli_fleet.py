@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 @click.pass_obj
 def demo(options: Options, keep: bool) -> None:
     """Train through two preemptions on pretend clouds, and print the receipt."""
-    from tradewind import demo as show  # type: ignore[attr-defined, unused-ignore]
+    from tradewind.demo import run
 
-    raise click.exceptions.Exit(show.run(home=options.home, keep=keep) or 0)
+    raise click.exceptions.Exit(run(home=options.home, keep=keep))
 
 
 @click.command()
@@ -36,13 +36,15 @@ def up(options: Options, config: str | None, foreground: bool, as_json: bool) ->
         status = fleet.status()
         found = {"fleet": status.fleet, "url": fleet.url, "pid": fleet.pid, "started": fleet.started}
         emit(found, as_json, lambda: _started(fleet, status.fleet, status.ray_address))
+    if config and not fleet.started:
+        click.echo(f"{config} was not read again: `tradewind down` first, to start with it.", err=True)
 
 
 def _name_in(config: str) -> str:
     """The fleet's name in its file, all of which is checked by this."""
     from pathlib import Path
 
-    from tradewind.config import load_fleet  # type: ignore[import-not-found, unused-ignore]
+    from tradewind.config import load_fleet
 
     return str(load_fleet(Path(config)).name)
 
@@ -141,7 +143,7 @@ def doctor(options: Options, as_json: bool) -> None:
 @click.argument("kind", type=click.Choice(["fleet", "job"]))
 def schema(kind: Literal["fleet", "job"]) -> None:
     """Print the JSON Schema of fleet or job files, for editors."""
-    from tradewind.config import json_schema  # type: ignore[import-not-found, unused-ignore]
+    from tradewind.config import json_schema
 
     click.echo(to_json(json_schema(kind)))
 

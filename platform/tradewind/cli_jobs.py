@@ -163,7 +163,7 @@ def cost(options: Options, job_id: str | None, as_json: bool) -> None:
         if as_json:
             click.echo(to_json(fleet.job(job_id).receipt_json() if job_id else fleet.bill_json()))
         else:
-            from tradewind.cost import render  # type: ignore[attr-defined, unused-ignore]
+            from tradewind.cost import render
 
             bill = None if job_id else fleet.bill()
             click.echo(render.render_bill(bill) if bill else render.render_receipt(fleet.job(job_id or "").receipt()))

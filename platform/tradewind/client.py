@@ -38,7 +38,7 @@ from tradewind.units import parse_duration_s
 from tradewind.wire import Wire
 
 if TYPE_CHECKING:
-    from tradewind.cost.receipt import Bill, Receipt  # type: ignore[import-not-found, unused-ignore]
+    from tradewind.cost.receipt import Bill, Receipt
 
 POLL_S = 0.25
 DEFAULT_FLEET = "default"
@@ -77,7 +77,7 @@ def locate(home: str | Path | None = None, fleet: str | None = None) -> FleetHom
     """The fleet's folder, by argument, else by environment, else the only one that runs."""
     if home is not None and fleet is not None:
         return FleetHome(Path(home).expanduser(), fleet)
-    from tradewind.config import Settings  # type: ignore[import-not-found, unused-ignore]
+    from tradewind.config import Settings
 
     settings = Settings.from_env()
     root = Path(home or settings.home).expanduser()
@@ -86,7 +86,7 @@ def locate(home: str | Path | None = None, fleet: str | None = None) -> FleetHom
 
 
 def _remote() -> tuple[str, str] | None:
-    from tradewind.config import Settings  # type: ignore[import-not-found, unused-ignore]
+    from tradewind.config import Settings
 
     settings = Settings.from_env()
     return (settings.url, settings.token or "") if settings.url else None
@@ -166,7 +166,7 @@ class Fleet:
         return self.wire.get("/v1/nodes", list[NodeInfo])
 
     def bill(self) -> Bill:
-        from tradewind.cost.receipt import Bill  # type: ignore[import-not-found, unused-ignore]
+        from tradewind.cost.receipt import Bill
 
         return self.wire.get("/v1/bill", Bill)
 
@@ -276,7 +276,7 @@ class Job:
         return self.info
 
     def receipt(self) -> Receipt:
-        from tradewind.cost.receipt import Receipt  # type: ignore[import-not-found, unused-ignore]
+        from tradewind.cost.receipt import Receipt
 
         return self.fleet.wire.get(f"{_job_path(self.job_id)}/receipt", Receipt)
 

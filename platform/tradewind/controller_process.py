@@ -39,7 +39,10 @@ def ensure_controller(
             return found, None
         process = start_controller(place, config, command)
         found = _await_controller(place, process, timeout_s)
-        return found, process if process.pid == found.pid else None
+        if found.pid == process.pid:
+            return found, process
+        _end(process)  # one that was started by hand was quicker
+        return found, None
 
 
 def start_controller(place: FleetHome, config: Path | None, command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -84,11 +87,21 @@ def _await_controller(place: FleetHome, process: subprocess.Popen[bytes], timeou
                 f"all of its log is in {place.log_file}",
             )
         time.sleep(0.1)
-    process.terminate()
+    _end(process)
     raise ControllerError(
         f"the controller did not answer within {timeout_s:.0f} s:\n{place.log_tail()}",
         f"all of its log is in {place.log_file}",
     )
+
+
+def _end(process: subprocess.Popen[bytes], grace_s: float = 15.0) -> None:
+    """With time to clean up: it may have started a Ray head already."""
+    process.terminate()
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def await_end(pid: int, timeout_s: float, process: subprocess.Popen[bytes] | None = None) -> bool:

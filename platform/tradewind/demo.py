@@ -28,9 +28,9 @@ from tradewind.states import JobState, NodeState, is_over
 FLEET_YAML = """\
 name: demo
 offers:
-  - {cloud: gcp, accelerator: L4, region: us-central1}
-  - {cloud: aws, accelerator: L4, region: us-east-1}
-  - {cloud: azure, accelerator: T4, region: eastus}
+  - {cloud: azure, region: eastus2, instance_type: Standard_NC4as_T4_v3}
+  - {cloud: aws, zone: usw2-az1, instance_type: g4dn.xlarge}
+  - {cloud: gcp, zone: us-central1-a, instance_type: n1-standard-4+t4x1}
 limits: {max_nodes: 6, max_usd_per_hour: 10}
 timing: {tick: 500ms, idle_timeout: 20s, boot_timeout: 60s, min_node_life: 10s}
 local:

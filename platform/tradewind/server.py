@@ -11,14 +11,15 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any, TypeVar
 
 import anyio.to_thread
-from fastapi import APIRouter, Depends, FastAPI, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException
@@ -114,7 +115,7 @@ def _bearer(token: str) -> Callable[..., None]:
 
 
 def _fleet_routes(port: ControllerPort, closing: threading.Event) -> APIRouter:
-    routes = APIRouter(tags=["fleet"])
+    routes = APIRouter(tags=["fleet"], route_class=_Route)
 
     @routes.get("/status", summary="One screen about the fleet")
     def status() -> FleetStatus:
@@ -148,7 +149,7 @@ def _fleet_routes(port: ControllerPort, closing: threading.Event) -> APIRouter:
 
 
 def _job_routes(port: ControllerPort, closing: threading.Event) -> APIRouter:
-    routes = APIRouter(prefix="/jobs", tags=["jobs"])
+    routes = APIRouter(prefix="/jobs", tags=["jobs"], route_class=_Route)
 
     @routes.get("", summary="All jobs, oldest first")
     def jobs() -> list[JobInfo]:
@@ -247,11 +248,25 @@ def _answer_errors(app: FastAPI) -> None:
         found = errors.ControllerError(message, "client and controller may be of different versions")
         return _answer(found, error.status_code)
 
-    @app.exception_handler(Exception)
-    def unexpected(request: Request, error: Exception) -> JSONResponse:
-        logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        message = f"the controller failed: {type(error).__name__}: {error}"
-        return _answer(errors.ControllerError(message, "its log, controller.log in the fleet's home, says more"), 500)
+
+class _Route(APIRoute):
+    """A defect becomes an answer here: Starlette's own last resort would also break the connection."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        ask = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            try:
+                return await ask(request)
+            except (errors.TradewindError, RequestValidationError, HTTPException):
+                raise
+            except Exception as error:
+                logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+                message = f"the controller failed: {type(error).__name__}: {error}"
+                hint = "its log, controller.log in the fleet's home, says more"
+                return _answer(errors.ControllerError(message, hint), 500)
+
+        return handle
 
 
 def _answer(error: errors.TradewindError, status: int | None = None) -> JSONResponse:

@@ -60,7 +60,7 @@ def _start(what: str | Path | Sequence[str] | JobSpec, now_s: float) -> JobSpec:
     if isinstance(what, JobSpec):
         return what
     if isinstance(what, Path) or (isinstance(what, str) and what.strip().endswith((".yaml", ".yml"))):
-        from tradewind.config import load_job  # type: ignore[import-not-found, unused-ignore]
+        from tradewind.config import load_job
 
         spec: JobSpec = load_job(Path(what)).to_spec(now_s)
         return spec

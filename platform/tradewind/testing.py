@@ -123,8 +123,8 @@ class FakeController:
 
     def logs(self, job_id: str, *, offset: int = 0, tail: int | None = None, wait_s: float = 0.0) -> LogChunk:
         with self._news:
+            self._known(job_id)
             if tail is not None:
-                self._known(job_id)
                 offset = tail_offset(io.BytesIO(self._logs[job_id]), tail)
             self._news.wait_for(lambda: len(self._logs[job_id]) > offset or self._is_over(job_id), wait_s)
             return read_chunk(io.BytesIO(self._logs[job_id]), offset, over=self._is_over(job_id))
@@ -132,14 +132,14 @@ class FakeController:
     def receipt(self, job_id: str) -> dict[str, Any]:
         with self._news:
             self._known(job_id)
-            from tradewind.cost.receipt import receipt  # type: ignore[import-not-found, unused-ignore]
+            from tradewind.cost.receipt import receipt
 
             return _json(receipt(self._ledger(), job_id, self.now_s))
 
     def bill(self) -> dict[str, Any]:
         with self._news:
             self._check()
-            from tradewind.cost.receipt import bill  # type: ignore[import-not-found, unused-ignore]
+            from tradewind.cost.receipt import bill
 
             return _json(bill(self._ledger(), self.now_s))
 
@@ -259,7 +259,7 @@ class FakeController:
         return self._state.jobs[job_id]
 
     def _ledger(self) -> Any:
-        from tradewind.cost.ledger import Ledger  # type: ignore[import-not-found, unused-ignore]
+        from tradewind.cost.ledger import Ledger
 
         return Ledger.fold(self._history)
 

@@ -23,7 +23,7 @@ Show = Callable[[JobInfo], None]
 
 def watch_job(job: Job, show: Show | None = None, refresh_s: float = REFRESH_S) -> JobInfo:
     """Shows the job until it is over, and returns what became of it."""
-    with _shown(show or None) as draw:
+    with _shown(show) as draw:
         while True:
             info = job.status()
             draw(info)

@@ -34,12 +34,14 @@ class Wire:
         self.url = url.rstrip("/")
         self._timeout_s = timeout_s
         # A proxy of the environment must never see loopback calls.
-        remote = urlsplit(self.url).hostname not in ("127.0.0.1", "localhost", "::1")
+        parts = urlsplit(self.url)
+        remote = parts.hostname not in ("127.0.0.1", "localhost", "::1")
         self._http = httpx.Client(
             base_url=self.url,
-            headers={"Authorization": f"Bearer {token}"},
+            headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout=httpx.Timeout(timeout_s, connect=5.0),
             trust_env=remote,
+            verify=parts.scheme == "https",  # loading the certificates takes longer than a whole call over http
         )
 
     def close(self) -> None:

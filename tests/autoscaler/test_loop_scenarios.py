@@ -643,3 +643,30 @@ def test_every_action_says_why_and_what_it_beat() -> None:
     assert {type(action) for action in actions} == {Drain, Terminate}
     assert all(action.reason for action in actions)
     assert not any(isinstance(action, Launch) for action in actions)
+
+
+# --- the end --------------------------------------------------------------------------------------------------------
+
+
+def test_end_all_leaves_nothing_behind() -> None:
+    w = world()
+    w.ray.submit(GPU, count=2)
+    w.run(20)
+    w.ray.submit(GPU)
+    w.loop.tick()  # one more is asked for, and not billed yet
+    w.cloud.launch_faults.append((lost_answer(), False))
+    w.ray.submit(GPU)
+    w.loop.tick()  # and one that never came to be
+    assert w.loop.end_all("down", timeout_s=30) == ["n1", "n2", "n3", "n4"]
+    assert alive(w) == []
+    assert w.fleet.alive_nodes == []
+    assert_log_folds(w)
+
+
+def test_end_all_tells_what_it_could_not_end() -> None:
+    w = world()
+    w.ray.submit(GPU)
+    w.run(20)
+    w.cloud.terminate = lambda launch_ids, reason=None: None  # type: ignore[assignment,method-assign]
+    assert w.loop.end_all("down", timeout_s=5) == []
+    assert [node.launch_id for node in w.fleet.alive_nodes] == ["n1"]
