@@ -177,6 +177,20 @@ NODE_EVENTS: dict[NodeState, Callable[[str, float], AnyEvent]] = {
 }
 
 
+NUMBERS = st.integers(1, 9)
+REPORTS = st.one_of(
+    st.builds(step, NUMBERS, NUMBERS),
+    st.builds(
+        PhaseChanged, at_s=st.just(9.0), job_id=st.just("j"), attempt=NUMBERS, sequence=NUMBERS,
+        phase=st.sampled_from(Phase), workers=NUMBERS, reason=st.just("r"),
+    ),
+    st.builds(
+        CheckpointCommitted, at_s=st.just(9.0), job_id=st.just("j"), attempt=NUMBERS, sequence=NUMBERS, step=NUMBERS,
+        path=st.just("/c"), duration_s=st.just(0.1),
+    ),
+)  # fmt: skip
+
+
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[AnyEvent], dict[str, NodeState], dict[str, JobState]]:
     """Some nodes and jobs, each moved along its table in an order of hypothesis' choosing; and where they end up."""
@@ -196,7 +210,7 @@ def histories(draw: st.DrawFn) -> tuple[list[AnyEvent], dict[str, NodeState], di
             jobs[name] = JobState.QUEUED
             events.append(replace(SUBMIT, at_s=float(at), job_id=name))
         elif draw(st.booleans()):  # reports come late and twice, and do not care for the state
-            events.append(replace(draw(st.builds(step, st.integers(1, 9), st.integers(1, 9))), job_id=name))
+            events.append(replace(draw(REPORTS), job_id=name))
         elif paths := sorted(JOB_TRANSITIONS[jobs[name]]):
             jobs[name] = draw(st.sampled_from(paths))
             events.append(JobStateChanged(at_s=float(at), job_id=name, state=jobs[name]))
