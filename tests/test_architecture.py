@@ -33,6 +33,7 @@ ENVIRONMENT = {
     "autoscaler/providers/raylets.py": "passes the environment on to the processes that it starts",
     "jobs/trainer.py": "learns its job id, which the controller sets for the entrypoint",
     "jobs/ray_train.py": "sets Ray Train's own switches",
+    "jobs/spares.py": "a new worker process learns of its job by nothing else",
 }
 PRINTING = ("platform/tradewind/cli", "platform/tradewind/demo", "jobs/examples/", "benchmarks/", "tests/")
 # Modules of the package that stand below the controller, and what they may import beside the values.
