@@ -195,6 +195,8 @@ def histories(draw: st.DrawFn) -> tuple[list[AnyEvent], dict[str, NodeState], di
         elif name not in jobs:
             jobs[name] = JobState.QUEUED
             events.append(replace(SUBMIT, at_s=float(at), job_id=name))
+        elif draw(st.booleans()):  # reports come late and twice, and do not care for the state
+            events.append(replace(draw(st.builds(step, st.integers(1, 9), st.integers(1, 9))), job_id=name))
         elif paths := sorted(JOB_TRANSITIONS[jobs[name]]):
             jobs[name] = draw(st.sampled_from(paths))
             events.append(JobStateChanged(at_s=float(at), job_id=name, state=jobs[name]))
@@ -219,7 +221,12 @@ def test_the_fold_ends_where_the_history_ends(
         assert (job.ended_at_s is not None) == is_over(job.state)
 
 
-@settings(deadline=None)
+def test_a_step_of_an_unknown_job_raises() -> None:
+    with pytest.raises(KeyError):
+        FleetState.fold([step(1, 1)])
+
+
+@settings(deadline=None, max_examples=200)
 @given(histories(), st.integers(0, 25))
 def test_going_on_from_the_middle_gives_the_same(
     history: tuple[list[AnyEvent], dict[str, NodeState], dict[str, JobState]], cut: int
