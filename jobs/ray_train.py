@@ -67,6 +67,7 @@ CONTROLLER_ENV = {
 class ElasticOrder:
     """What the control loop has to keep to."""
 
+    job_id: str
     limits: sizing.Limits
     worker: Resources
     folder: Path  # of the run: checkpoints, attempt counter
@@ -88,7 +89,6 @@ class Link:
         self.spare_kind: spares.Kind | None = None
         self.spares: Counter[str] = Counter()  # spare processes by node that were asked for and not used
         self.ordered: Counter[str] = Counter()  # processes that were ever started
-        self.warmed: Counter[str] = Counter()  # that have ever said that they are warm
         self.avoid: dict[str, float] = {}  # nodes that do not answer -> until when they are avoided
 
     def phase(self, phase: Phase, reason: str, workers: int | None = None) -> None:
@@ -96,7 +96,6 @@ class Link:
 
     def look(self) -> tuple[Target | None, dict[str, Any]]:
         found = ray.get(self.coordinator.look.remote())
-        self.warmed = Counter(found["spares"])
         return (Target(**found["target"]) if found["target"] else None), found["progress"]
 
     def avoided(self, now_s: float) -> list[str]:
@@ -153,9 +152,8 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         """Ask for a save; resize once Ray Train has the checkpoint."""
         if self._wanted != change.size:
             self._wanted, self._wanted_since_s = change.size, now
-        warm = all(self._link.warmed[node] >= self._link.ordered[node] for node in rooms)
-        waited_s = now - self._wanted_since_s
-        ripe = sizing.ripe(change.size > group.size, warm, waited_s, self._link.order.settle_s)
+        waited_s, grows = now - self._wanted_since_s, change.size > group.size
+        ripe = sizing.ripe(grows, not grows or self._is_warm(rooms), waited_s, self._link.order.settle_s)
         if ripe and not self._asked:
             self._asked = ray.get(self._link.coordinator.ask.remote(group.attempt, change.reason, True))
         if not self._asked or self._link.saved_handover < self._asked:
@@ -163,6 +161,11 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         self._asked = 0
         self._link.phase(Phase.RESIZING, change.reason)
         return self._resize(change.size)
+
+    def _is_warm(self, rooms: Mapping[str, int]) -> bool:
+        """Whether every process that was started on these nodes has done its imports."""
+        warm = spares.count_warm(self._link.order.job_id)
+        return all(warm[node] >= self._link.ordered[node] for node in rooms)
 
     def _save_only(self, group: sizing.Group, change: sizing.SaveOnly, nodes: Sequence[sizing.NodeView]) -> None:
         """Once when the notice comes, once more shortly before the end."""
@@ -242,6 +245,9 @@ class LossPolicy(FailurePolicy):  # type: ignore[misc]
         if not lost and not dead and all(losses.is_communication(error) for error in failures.values()):
             lost = self._wait_for_lost_nodes()
         why = losses.cause(failures, dead, len(lost))
+        return self._charge(why)
+
+    def _charge(self, why: losses.Cause) -> Any:
         _, progress = self._link.look()
         self._tally, again = losses.charge(self._tally, why, progress["step"], self._link.order.max_failures)
         if again:
@@ -253,9 +259,11 @@ class LossPolicy(FailurePolicy):  # type: ignore[misc]
         name = type(error.controller_failure).__name__
         if name not in ("WorkerGroupStartupFailedError", "WorkerGroupStartupTimeoutError"):
             return FailureDecision.RAISE
-        self._find_lost_nodes()
+        lost = self._find_lost_nodes()
         self._link.nodes = ()
-        return FailureDecision.RETRY
+        if name == "WorkerGroupStartupTimeoutError" or lost:
+            return FailureDecision.RETRY
+        return self._charge(losses.Cause.WORKER_CRASHED)
 
     def _wait_for_lost_nodes(self) -> list[str]:
         """Survivors see a closed connection before the node's last process is gone."""
