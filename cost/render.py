@@ -1,0 +1,152 @@
+"""Receipts and bills as plain text, for terminals without colours, logs and mails. Pure.
+
+On the local cloud every amount is a pretence: each column and line of amounts then says `simulated`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tradewind.cost.labels import Label
+from tradewind.cost.receipt import Bill, Figures, JobLine, MarketLine, NodeLine, Receipt
+from tradewind.units import format_duration, format_usd
+
+Table = Sequence[Sequence[str]]
+
+
+def render_receipt(receipt: Receipt) -> str:
+    mark = _mark(receipt.simulated)
+    title = receipt.job_id if receipt.name == receipt.job_id else f"{receipt.name} ({receipt.job_id})"
+    lasted = format_duration(max(receipt.until_s - receipt.from_s, 0.0))
+    return _page(
+        f"Receipt: {title}{mark}",
+        f"tenant {receipt.tenant}, {receipt.state}, {lasted}",
+        "",
+        *_label_lines(receipt.labels_uusd, receipt.total_uusd, mark),
+        "",
+        *_market_lines(receipt.markets, mark),
+        "",
+        *_figure_lines(receipt, mark),
+        _progress_line(receipt),
+    )
+
+
+def render_bill(bill: Bill) -> str:
+    mark = _mark(bill.simulated)
+    lasted = format_duration(max(bill.until_s - bill.from_s, 0.0))
+    return _page(
+        f"Bill of the fleet{mark}",
+        f"{lasted}, {len(bill.nodes)} nodes, now {format_usd(bill.rate_uusd_per_h)} per hour{mark}",
+        "",
+        *_label_lines(bill.labels_uusd, bill.total_uusd, mark),
+        "",
+        *_job_lines(bill, mark),
+        "",
+        *_market_lines(bill.markets, mark),
+        "",
+        *_node_lines(bill.nodes, bill.until_s, mark),
+        "",
+        *_figure_lines(bill, mark),
+    )
+
+
+def _mark(simulated: bool) -> str:
+    return " (simulated)" if simulated else ""
+
+
+def _page(*lines: str) -> str:
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _label_lines(labels_uusd: Mapping[Label, int], total_uusd: int, mark: str) -> list[str]:
+    rows = [("label", f"cost{mark}", "share")]
+    rows += [(label, format_usd(cost), _percent(cost, total_uusd)) for label, cost in labels_uusd.items() if cost]
+    rows += [("total", format_usd(total_uusd), _percent(total_uusd, total_uusd))]
+    return _table(rows, left=1)
+
+
+def _market_lines(markets: Sequence[MarketLine], mark: str) -> list[str]:
+    rows = [("market", "accelerator", "nodes", "held", "acc-hours", f"cost{mark}")]
+    rows += [
+        (
+            line.market,
+            line.accelerator or "none",
+            str(line.nodes),
+            format_duration(line.held_s),
+            _hours(line.accelerator_hours),
+            format_usd(line.cost_uusd),
+        )
+        for line in markets
+    ]
+    return _table(rows, left=2)
+
+
+def _job_lines(bill: Bill, mark: str) -> list[str]:
+    def row(line: JobLine) -> tuple[str, ...]:
+        amounts = (format_usd(line.useful_uusd), format_usd(line.cost_uusd))
+        return (line.job_id, line.name, line.tenant, line.state, _hours(line.accelerator_hours), *amounts)
+
+    rows = [("job", "name", "tenant", "state", "acc-hours", "useful", f"cost{mark}"), *map(row, bill.jobs)]
+    rows += [("overhead", "", "", "", "", "", format_usd(bill.overhead_uusd))]
+    return _table(rows, left=4)
+
+
+def _node_lines(nodes: Sequence[NodeLine], now_s: float, mark: str) -> list[str]:
+    rows = [("node", "market", "billed", "end", f"cost{mark}")]
+    for node in nodes:
+        until_s = now_s if node.ended_s is None else node.ended_s
+        cost = format_usd(node.cost_uusd) + (" + unpriced" if node.unpriced_s else "")
+        billed = format_duration(max(until_s - node.launched_s, 0.0))
+        rows.append((node.launch_id, node.market, billed, str(node.end or "runs"), cost))
+    return _table(rows, left=2)
+
+
+def _figure_lines(figures: Figures, mark: str) -> list[str]:
+    lines = [
+        f"{_hours(figures.accelerator_hours)} accelerator-hours, {_hours(figures.useful_accelerator_hours)} useful"
+    ]
+    if figures.paid_uusd_per_accelerator_h is not None:
+        lines.append(f"paid       {format_usd(figures.paid_uusd_per_accelerator_h)} per accelerator-hour{mark}")
+    if figures.effective_uusd_per_accelerator_h is not None:
+        effective = format_usd(figures.effective_uusd_per_accelerator_h)
+        lines.append(f"effective  {effective} per useful accelerator-hour{mark}")
+    lines.append(_comparison(figures, mark))
+    if figures.unpriced_nodes:
+        lines.append(f"no price is known for {', '.join(figures.unpriced_nodes)}: the total leaves that time out")
+    return lines
+
+
+def _comparison(figures: Figures, mark: str) -> str:
+    if figures.on_demand_uusd is None:
+        return "on-demand  unknown: not every node has an on-demand price"
+    listed = f"on-demand  {format_usd(figures.on_demand_uusd)} for the same node time{mark}"
+    if figures.saved_uusd is None or figures.saved_fraction is None:
+        return listed
+    verb = "saved" if figures.saved_uusd >= 0 else "overpaid"
+    return f"{listed}, {verb} {format_usd(abs(figures.saved_uusd))} ({abs(figures.saved_fraction):.1%})"
+
+
+def _progress_line(receipt: Receipt) -> str:
+    return (
+        f"{receipt.steps} steps ({receipt.recomputed_steps} recomputed), {receipt.samples} samples, "
+        f"{receipt.attempts} attempts, {receipt.preemptions} preemptions, {receipt.notices} notices"
+    )
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "-"
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.2f}" if hours >= 1 or hours == 0 else f"{hours:.4f}"
+
+
+def _table(rows: Table, left: int) -> list[str]:
+    """Aligned columns, the first `left` of them to the left, the others (figures) to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
