@@ -14,17 +14,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private.state import state as ray_state
 from ray.exceptions import RayActorError
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.torch.config import _TorchBackend
@@ -40,6 +37,7 @@ from ray.train.v2._internal.util import ObjectRefWrapper
 from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 
 from tradewind.jobs import checkpoint, losses, sizing, spares
+from tradewind.jobs.cluster_view import find_silent_nodes, look_at_nodes
 from tradewind.model import Labels, Phase, Resources, Target
 
 logger = logging.getLogger(__name__)
@@ -49,7 +47,6 @@ HANDOVER_METRIC = "tradewind_handover"
 LOOK_INTERVAL_S = 0.25
 COLLECTIVE_TIMEOUT_S = 300
 WAIT_INTERVAL_S = 0.25  # between two looks while there is no room for the minimum
-PROBE_TIMEOUT_S = 0.5
 EXPLANATION_S = 1.0  # how long broken communication waits for a lost node to show
 LAST_SAVE_BEFORE_S = 3.0  # of a node's deadline, when there is nowhere to move to
 
@@ -399,43 +396,6 @@ class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
         if result.error:
             raise result.error
         return result
-
-
-def look_at_nodes() -> list[sizing.NodeView]:
-    """The live nodes, with what is free on them and whether they drain."""
-    draining: Mapping[str, int] = ray_state.get_draining_nodes()
-    free = ray_state.available_resources_per_node()
-    return [
-        sizing.NodeView(
-            node_id=node["NodeID"],
-            total=node["Resources"],
-            available=free.get(node["NodeID"], {}),
-            labels=node["Labels"],
-            drain_deadline_s=draining[node["NodeID"]] / 1000 if node["NodeID"] in draining else None,
-        )
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
-
-
-def find_silent_nodes(wanted: set[str]) -> list[str]:
-    """Those of `wanted` that are dead, or whose raylet takes no connection (Ray needs seconds to notice)."""
-    nodes = {node["NodeID"]: node for node in ray.nodes() if node["NodeID"] in wanted}
-    if not nodes:
-        return sorted(wanted)
-    with ThreadPoolExecutor(min(32, len(nodes))) as pool:
-        answers = dict(zip(nodes, pool.map(_answers, nodes.values()), strict=True))
-    return sorted(node for node in wanted if not answers.get(node, False))
-
-
-def _answers(node: Mapping[str, Any]) -> bool:
-    if not node["Alive"]:
-        return False
-    try:
-        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), PROBE_TIMEOUT_S).close()
-    except OSError:
-        return False
-    return True
 
 
 def _is_dead_worker(error: Exception) -> bool:
