@@ -14,17 +14,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private.state import state as ray_state
 from ray.exceptions import RayActorError
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.torch.config import _TorchBackend
@@ -40,6 +37,7 @@ from ray.train.v2._internal.util import ObjectRefWrapper
 from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 
 from tradewind.jobs import checkpoint, losses, sizing, spares
+from tradewind.jobs.cluster_view import find_silent_nodes, look_at_nodes
 from tradewind.model import Labels, Phase, Resources, Target
 
 logger = logging.getLogger(__name__)
@@ -49,7 +47,6 @@ HANDOVER_METRIC = "tradewind_handover"
 LOOK_INTERVAL_S = 0.25
 COLLECTIVE_TIMEOUT_S = 300
 WAIT_INTERVAL_S = 0.25  # between two looks while there is no room for the minimum
-PROBE_TIMEOUT_S = 0.5
 EXPLANATION_S = 1.0  # how long broken communication waits for a lost node to show
 LAST_SAVE_BEFORE_S = 3.0  # of a node's deadline, when there is nowhere to move to
 
@@ -67,6 +64,7 @@ CONTROLLER_ENV = {
 class ElasticOrder:
     """What the control loop has to keep to."""
 
+    job_id: str
     limits: sizing.Limits
     worker: Resources
     folder: Path  # of the run: checkpoints, attempt counter
@@ -88,7 +86,6 @@ class Link:
         self.spare_kind: spares.Kind | None = None
         self.spares: Counter[str] = Counter()  # spare processes by node that were asked for and not used
         self.ordered: Counter[str] = Counter()  # processes that were ever started
-        self.warmed: Counter[str] = Counter()  # that have ever said that they are warm
         self.avoid: dict[str, float] = {}  # nodes that do not answer -> until when they are avoided
 
     def phase(self, phase: Phase, reason: str, workers: int | None = None) -> None:
@@ -96,7 +93,6 @@ class Link:
 
     def look(self) -> tuple[Target | None, dict[str, Any]]:
         found = ray.get(self.coordinator.look.remote())
-        self.warmed = Counter(found["spares"])
         return (Target(**found["target"]) if found["target"] else None), found["progress"]
 
     def avoided(self, now_s: float) -> list[str]:
@@ -153,9 +149,8 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         """Ask for a save; resize once Ray Train has the checkpoint."""
         if self._wanted != change.size:
             self._wanted, self._wanted_since_s = change.size, now
-        warm = all(self._link.warmed[node] >= self._link.ordered[node] for node in rooms)
-        waited_s = now - self._wanted_since_s
-        ripe = sizing.ripe(change.size > group.size, warm, waited_s, self._link.order.settle_s)
+        waited_s, grows = now - self._wanted_since_s, change.size > group.size
+        ripe = sizing.ripe(grows, not grows or self._is_warm(rooms), waited_s, self._link.order.settle_s)
         if ripe and not self._asked:
             self._asked = ray.get(self._link.coordinator.ask.remote(group.attempt, change.reason, True))
         if not self._asked or self._link.saved_handover < self._asked:
@@ -163,6 +158,11 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         self._asked = 0
         self._link.phase(Phase.RESIZING, change.reason)
         return self._resize(change.size)
+
+    def _is_warm(self, rooms: Mapping[str, int]) -> bool:
+        """Whether every process that was started on these nodes has done its imports."""
+        warm = spares.count_warm(self._link.order.job_id)
+        return all(warm[node] >= self._link.ordered[node] for node in rooms)
 
     def _save_only(self, group: sizing.Group, change: sizing.SaveOnly, nodes: Sequence[sizing.NodeView]) -> None:
         """Once when the notice comes, once more shortly before the end."""
@@ -242,6 +242,9 @@ class LossPolicy(FailurePolicy):  # type: ignore[misc]
         if not lost and not dead and all(losses.is_communication(error) for error in failures.values()):
             lost = self._wait_for_lost_nodes()
         why = losses.cause(failures, dead, len(lost))
+        return self._charge(why)
+
+    def _charge(self, why: losses.Cause) -> Any:
         _, progress = self._link.look()
         self._tally, again = losses.charge(self._tally, why, progress["step"], self._link.order.max_failures)
         if again:
@@ -253,9 +256,11 @@ class LossPolicy(FailurePolicy):  # type: ignore[misc]
         name = type(error.controller_failure).__name__
         if name not in ("WorkerGroupStartupFailedError", "WorkerGroupStartupTimeoutError"):
             return FailureDecision.RAISE
-        self._find_lost_nodes()
+        lost = self._find_lost_nodes()
         self._link.nodes = ()
-        return FailureDecision.RETRY
+        if name == "WorkerGroupStartupTimeoutError" or lost:
+            return FailureDecision.RETRY
+        return self._charge(losses.Cause.WORKER_CRASHED)
 
     def _wait_for_lost_nodes(self) -> list[str]:
         """Survivors see a closed connection before the node's last process is gone."""
@@ -391,43 +396,6 @@ class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
         if result.error:
             raise result.error
         return result
-
-
-def look_at_nodes() -> list[sizing.NodeView]:
-    """The live nodes, with what is free on them and whether they drain."""
-    draining: Mapping[str, int] = ray_state.get_draining_nodes()
-    free = ray_state.available_resources_per_node()
-    return [
-        sizing.NodeView(
-            node_id=node["NodeID"],
-            total=node["Resources"],
-            available=free.get(node["NodeID"], {}),
-            labels=node["Labels"],
-            drain_deadline_s=draining[node["NodeID"]] / 1000 if node["NodeID"] in draining else None,
-        )
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
-
-
-def find_silent_nodes(wanted: set[str]) -> list[str]:
-    """Those of `wanted` that are dead, or whose raylet takes no connection (Ray needs seconds to notice)."""
-    nodes = {node["NodeID"]: node for node in ray.nodes() if node["NodeID"] in wanted}
-    if not nodes:
-        return sorted(wanted)
-    with ThreadPoolExecutor(min(32, len(nodes))) as pool:
-        answers = dict(zip(nodes, pool.map(_answers, nodes.values()), strict=True))
-    return sorted(node for node in wanted if not answers.get(node, False))
-
-
-def _answers(node: Mapping[str, Any]) -> bool:
-    if not node["Alive"]:
-        return False
-    try:
-        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), PROBE_TIMEOUT_S).close()
-    except OSError:
-        return False
-    return True
 
 
 def _is_dead_worker(error: Exception) -> bool:

@@ -98,7 +98,7 @@ def fit(
             _run(train, settings, coordinator, wish, limits, max_failures, settle_s)
         return _result(name, folder, coordinator)
     finally:
-        _farewell(coordinator)
+        _farewell(job_id, coordinator)
 
 
 def _run(
@@ -119,7 +119,7 @@ def _run(
 
     warm = spares.environment(settings.job_id, ray.get_runtime_context().runtime_env)
     order = ElasticOrder(
-        limits, wish.resources, settings.folder, wish.labels, max_failures, settle_s, spares=bool(warm)
+        settings.job_id, limits, wish.resources, settings.folder, wish.labels, max_failures, settle_s, spares=bool(warm)
     )
     trainer = ElasticTrainer(
         partial(work, train, settings, coordinator),
@@ -163,10 +163,11 @@ def _result(name: str, folder: Path, coordinator: Any) -> FitResult:
     return FitResult(name, step, now["loss"], found[0] if found else None, folder, now["attempt"])
 
 
-def _farewell(coordinator: Any) -> None:
+def _farewell(job_id: str, coordinator: Any) -> None:
     """The end is told; the last reports wait for the agent, if there is one."""
     import ray
 
+    spares.forget(job_id)
     ray.get(coordinator.phase.remote(Phase.DONE.value, "", 0))
     ray.get(coordinator.declare.remote(None))
     end = time.monotonic() + FAREWELL_S

@@ -25,7 +25,8 @@ MAX_LINES = 450
 PRIVATE_RAY = {
     "autoscaler/ray_state.py": "the state of the cluster has no public API",
     "jobs/ray_train.py": "Ray Train's controller is extended from inside",
-    "jobs/spares.py": "raylets take orders for spare processes by a private call only",
+    "jobs/cluster_view.py": "draining nodes have no public API",
+    "jobs/spares.py": "worker processes are started ahead of time by a call that only Ray itself uses",
 }
 ENVIRONMENT = {
     "platform/tradewind/config.py": "the one place that reads settings",
@@ -33,7 +34,7 @@ ENVIRONMENT = {
     "autoscaler/providers/raylets.py": "passes the environment on to the processes that it starts",
     "jobs/trainer.py": "learns its job id, which the controller sets for the entrypoint",
     "jobs/ray_train.py": "sets Ray Train's own switches",
-    "jobs/spares.py": "a new worker process learns of its job by nothing else",
+    "jobs/spares.py": "learns its job id in a process that has no task yet",
 }
 PRINTING = ("platform/tradewind/cli", "platform/tradewind/demo", "jobs/examples/", "benchmarks/", "tests/")
 # Modules of the package that stand below the controller, and what they may import beside the values.

@@ -46,7 +46,7 @@ class ProcessStat:
     ppid: int
     sid: int
     start_ticks: int
-    is_zombie: bool
+    is_zombie: bool  # ended, with all its threads, and waits for its parent to learn it
 
 
 def start_session(command: Sequence[str], env: Mapping[str, str], log: Path, record_path: Path) -> SessionRecord:
@@ -54,7 +54,7 @@ def start_session(command: Sequence[str], env: Mapping[str, str], log: Path, rec
     mark = secrets.token_hex(16)
     # The mark is on record first: were we killed right after the start, the session could still be found by it.
     SessionRecord(0, 0, mark, boot_id()).save(record_path)
-    with log.open("ab") as out:
+    with log.open("wb") as out:
         process = subprocess.Popen(
             list(command),
             env={
@@ -141,7 +141,9 @@ def read_stat(pid: int) -> ProcessStat | None:
         return None
     # The command stands in parentheses and may hold blanks and parentheses itself.
     fields = text[text.rindex(")") + 2 :].split()
-    return ProcessStat(pid, int(fields[1]), int(fields[3]), int(fields[19]), fields[0] in "ZX")
+    # Of a killed process the first thread may be a zombie while others still hold its files and ports.
+    is_zombie = fields[0] in "ZX" and int(fields[17]) <= 1
+    return ProcessStat(pid, int(fields[1]), int(fields[3]), int(fields[19]), is_zombie)
 
 
 def read_mark(pid: int) -> str:

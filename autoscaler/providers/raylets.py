@@ -101,7 +101,11 @@ class LocalHead:
     def start(
         cls, root: Path, *, cpus: int = 0, env: Mapping[str, str] | None = None, timeout_s: float = 120.0
     ) -> LocalHead:
-        """Start a head with its folder in `root`; returns when Ray serves, raises RayError otherwise."""
+        """Start a head with its folder in `root`; returns when Ray serves, raises RayError otherwise.
+
+        Whatever is left there of an earlier head is ended and removed first.
+        """
+        end_node(root / "head")
         folder = make_node_folder(root, "head")
         token_path = write_token(folder / "token")
         with one_start_at_a_time():
@@ -116,7 +120,7 @@ class LocalHead:
                 "--dashboard-host=127.0.0.1",
                 f"--dashboard-port={dashboard_port}",
             ]
-            session = _spawn(command, _node_env(token_path, "head", env or {}), folder)
+            session = _spawn(command, _node_env(token_path, "head", folder, env or {}), folder)
             wait_started(folder, timeout_s)
         head = cls(folder, f"{HEAD_IP}:{gcs_port}", f"http://127.0.0.1:{dashboard_port}", token_path, session)
         write_atomically(folder / "head.json", json.dumps({"gcs": head.gcs_address, "dashboard": head.dashboard_url}))
@@ -192,7 +196,7 @@ def spawn_node(
     """Start the processes and return at once. Hold `one_start_at_a_time` until `wait_started` has returned."""
     command = [*_ray_start(address_ip, folder, shape), f"--address={head_address}"]
     tuned = {**PRELOAD_ENV, **_prestart_env(shape), **(env or {})}
-    session = _spawn(command, _node_env(token_path, launch_id, tuned), folder)
+    session = _spawn(command, _node_env(token_path, launch_id, folder, tuned), folder)
     return LocalNode(launch_id, address_ip, folder, session)
 
 
@@ -288,12 +292,21 @@ def _ray_start(address_ip: str, folder: Path, shape: NodeShape) -> list[str]:
     ]
 
 
-def _node_env(token_path: Path, launch_id: str, extra: Mapping[str, str]) -> dict[str, str]:
+def _node_env(token_path: Path, launch_id: str, folder: Path, extra: Mapping[str, str]) -> dict[str, str]:
     """This process's environment without its own ties to some Ray cluster, and with ours."""
     inherited = {key: value for key, value in os.environ.items() if not key.upper().startswith("RAY_")}
     # An entrypoint's `python` comes from PATH: it must be the one that Tradewind runs in.
     path = os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)])
-    ours = {**TUNED_ENV, **auth_env(token_path), "RAY_CLOUD_INSTANCE_ID": launch_id, "PATH": path}
+    # Temporary files of a machine go with the machine; processes that are killed do not remove theirs.
+    own_tmp = folder / "tmp"
+    own_tmp.mkdir(exist_ok=True)
+    ours = {
+        **TUNED_ENV,
+        **auth_env(token_path),
+        "RAY_CLOUD_INSTANCE_ID": launch_id,
+        "PATH": path,
+        "TMPDIR": str(own_tmp),
+    }
     return {**inherited, **ours, **extra}
 
 

@@ -81,6 +81,25 @@ def test_a_reused_pid_is_never_ended(tmp_path: Path, change: dict[str, object]) 
         bystander.wait()
 
 
+def test_a_killed_process_counts_until_its_last_thread_is_gone(tmp_path: Path) -> None:
+    # The first thread ends, the second goes on: to /proc the process looks like a zombie, but it holds its port.
+    source = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+print("ready", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+    record = start(tmp_path, source)
+    stat_path = Path(f"/proc/{record.pid}/stat")
+    deadline_s = time.monotonic() + 30
+    while ") Z " not in stat_path.read_text() and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    assert ") Z " in stat_path.read_text()
+    assert lp.is_running(record)
+    assert lp.end_session(record) == []
+    assert not lp.is_running(record)
+
+
 def test_a_leader_that_obeys_may_end_in_order(tmp_path: Path) -> None:
     source = """
 import signal, sys, time
