@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Generic, TypeVar
 
 from tradewind.events import (
     AnyEvent,
@@ -74,6 +76,36 @@ class JobRecord:
     holdings: dict[str, dict[str, float]] = field(default_factory=dict)  # launch id -> resources
 
 
+Record = TypeVar("Record", NodeRecord, JobRecord)
+
+
+class _Copier(Generic[Record]):
+    """`dataclasses.replace` for one class at two thirds of its cost: a controller folds its whole log when it starts.
+
+    A record is frozen for everyone who holds it; here a new one is filled by its slots before anyone does.
+    """
+
+    def __init__(self, record_type: type[Record]) -> None:
+        names = [each.name for each in fields(record_type)]
+        self._type: type[Record] = record_type
+        self._values = attrgetter(*names)
+        self._setters = tuple(getattr(record_type, name).__set__ for name in names)
+        self._index = {name: i for i, name in enumerate(names)}
+
+    def __call__(self, record: Record, **changes: object) -> Record:
+        values = list(self._values(record))
+        for name, value in changes.items():
+            values[self._index[name]] = value
+        fresh: Record = object.__new__(self._type)
+        for fill, value in zip(self._setters, values, strict=True):
+            fill(fresh, value)
+        return fresh
+
+
+_node_with = _Copier(NodeRecord)
+_job_with = _Copier(JobRecord)
+
+
 @dataclass(slots=True)
 class FleetState:
     """`apply` every event in order; the dictionaries are the present state."""
@@ -85,9 +117,22 @@ class FleetState:
 
     @classmethod
     def fold(cls, events: Iterable[AnyEvent]) -> FleetState:
+        """The same as `apply` one by one. Most of a log is steps, each of which makes the ones before it obsolete: a
+        step waits until something else happens to its job."""
         state = cls()
+        waiting: dict[str, StepCommitted] = {}
         for event in events:
+            job_id = getattr(event, "job_id", "")
+            last = waiting.get(job_id)
+            if isinstance(event, StepCommitted):
+                if last is None or event.sequence > last.sequence:
+                    waiting[job_id] = event
+                continue
+            if last is not None:
+                state.apply(waiting.pop(job_id))
             state.apply(event)
+        for step in waiting.values():
+            state.apply(step)
         return state
 
     @property
@@ -100,6 +145,15 @@ class FleetState:
 
     def apply(self, event: AnyEvent) -> None:
         match event:
+            case StepCommitted():  # first, since most events are steps
+                self._report(
+                    event,
+                    step=event.last_step,
+                    loss=event.loss,
+                    workers=event.workers,
+                    attempt=event.attempt,
+                    total_steps=event.total_steps,
+                )
             case LaunchRequested():
                 self.nodes[event.launch_id] = NodeRecord(
                     launch_id=event.launch_id,
@@ -132,7 +186,7 @@ class FleetState:
                 )
             case NoticeReceived():
                 node = self.nodes[event.launch_id]
-                self.nodes[event.launch_id] = replace(node, notice_deadline_s=event.deadline_s)
+                self.nodes[event.launch_id] = _node_with(node, notice_deadline_s=event.deadline_s)
             case DrainRequested():
                 self._move(event.launch_id, NodeState.DRAINING, event.at_s, drain_deadline_s=event.deadline_s)
             case DrainRefused():
@@ -170,19 +224,10 @@ class FleetState:
                 held = {key: value for key, value in job.holdings.items() if key != event.launch_id}
                 if event.resources:
                     held[event.launch_id] = dict(event.resources)
-                self.jobs[event.job_id] = replace(job, holdings=held)
+                self.jobs[event.job_id] = _job_with(job, holdings=held)
             case PhaseChanged():
                 self._report(
                     event, phase=event.phase, phase_reason=event.reason, attempt=event.attempt, workers=event.workers
-                )
-            case StepCommitted():
-                self._report(
-                    event,
-                    step=event.last_step,
-                    loss=event.loss,
-                    workers=event.workers,
-                    attempt=event.attempt,
-                    total_steps=event.total_steps,
                 )
             case CheckpointCommitted():
                 self._report(event, checkpoint_step=event.step)
@@ -192,17 +237,19 @@ class FleetState:
     def _move(self, launch_id: str, to: NodeState, at_s: float, **changes: object) -> None:
         node = self.nodes[launch_id]
         state = move_node(node.state, to, launch_id)
-        self.nodes[launch_id] = replace(node, state=state, state_since_s=at_s, **changes)  # type: ignore[arg-type]
+        self.nodes[launch_id] = _node_with(node, state=state, state_since_s=at_s, **changes)
 
     def _move_job(self, event: JobStateChanged) -> None:
         job = self.jobs[event.job_id]
         state = move_job(job.state, event.state, event.job_id)
-        started = job.started_at_s or (event.at_s if state is JobState.RUNNING else None)
+        started = event.at_s if job.started_at_s is None and state is JobState.RUNNING else job.started_at_s
         ended = event.at_s if is_over(state) else None
-        self.jobs[event.job_id] = replace(job, state=state, reason=event.reason, started_at_s=started, ended_at_s=ended)
+        self.jobs[event.job_id] = _job_with(
+            job, state=state, reason=event.reason, started_at_s=started, ended_at_s=ended
+        )
 
     def _report(self, event: PhaseChanged | StepCommitted | CheckpointCommitted, **changes: object) -> None:
         """Reports come at least once: one that is not newer than the last is a repetition."""
         job = self.jobs[event.job_id]
         if event.sequence > job.reported_sequence:
-            self.jobs[event.job_id] = replace(job, reported_sequence=event.sequence, **changes)  # type: ignore[arg-type]
+            self.jobs[event.job_id] = _job_with(job, reported_sequence=event.sequence, **changes)

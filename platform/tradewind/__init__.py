@@ -1,3 +1,62 @@
-"""Elastic training on Ray, on the cheapest accelerators that any cloud has at the moment."""
+"""Elastic training on Ray, on the cheapest accelerators that any cloud has at the moment.
+
+    import tradewind as tw
+
+    fleet = tw.connect()
+    job = fleet.submit("python train.py", workers=(2, 4))
+    job.watch()
+    print(job.receipt())
+
+Names are loaded when they are first used, so that `import tradewind` (and the command line) stays fast.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from tradewind.api import FleetStatus, JobInfo, NodeInfo
+    from tradewind.client import Fleet, Job, connect
+    from tradewind.errors import TradewindError
+    from tradewind.model import Contract, JobSpec
+
+__all__ = [
+    "Contract",
+    "Fleet",
+    "FleetStatus",
+    "Job",
+    "JobInfo",
+    "JobSpec",
+    "NodeInfo",
+    "TradewindError",
+    "__version__",
+    "connect",
+]
+
+_HOME_OF = {
+    "Contract": "model",
+    "Fleet": "client",
+    "FleetStatus": "api",
+    "Job": "client",
+    "JobInfo": "api",
+    "JobSpec": "model",
+    "NodeInfo": "api",
+    "TradewindError": "errors",
+    "connect": "client",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'tradewind' has no attribute {name!r}")
+    from importlib import import_module
+
+    found = getattr(import_module(f"tradewind.{_HOME_OF[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

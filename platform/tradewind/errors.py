@@ -16,7 +16,8 @@ TradewindError
 │   └── Unauthorized       it refuses the token
 └── JobError               about one job
     ├── JobNotFound
-    └── JobFailed
+    ├── JobFailed
+    └── JobTimeout         was waited for, and is still running
 """
 
 from __future__ import annotations
@@ -191,3 +192,7 @@ class JobNotFound(JobError):
 
 class JobFailed(JobError):
     default_hint = "`tradewind logs JOB` shows what it printed"
+
+
+class JobTimeout(JobError):
+    default_hint = "it goes on running: wait longer, or stop it with `tradewind stop JOB`"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Discriminator, TypeAdapter
+from pydantic import ConfigDict, Discriminator, TypeAdapter
 
 from tradewind.model import EndReason, JobSpec, Offer, Phase
 from tradewind.states import JobState
@@ -20,7 +20,19 @@ SCHEMA_VERSION = 1
 
 Payload = dict[str, Any]
 # (kind, version) -> how a payload of that version is turned into one of the next
-UPGRADES: Mapping[tuple[str, int], Callable[[Payload], Payload]] = {}
+Upgrades = Mapping[tuple[str, int], Callable[[Payload], Payload]]
+UPGRADES: Upgrades = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A version, and how payloads of older ones are brought to it."""
+
+    version: int = SCHEMA_VERSION
+    upgrades: Upgrades = field(default_factory=lambda: UPGRADES)
+
+
+CURRENT = Schema()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +266,9 @@ AnyEvent = (
 Event = Annotated[AnyEvent, Discriminator("kind")]
 
 EVENT_TYPES: tuple[type[AnyEvent], ...] = get_args(AnyEvent)
-_ADAPTER: TypeAdapter[AnyEvent] = TypeAdapter(Event)
+KINDS: frozenset[str] = frozenset(str(each.__dataclass_fields__["kind"].default) for each in EVENT_TYPES)
+# A loss may well be NaN. By default it would be written as null, which reads back as another value or not at all.
+_ADAPTER: TypeAdapter[AnyEvent] = TypeAdapter(Event, config=ConfigDict(ser_json_inf_nan="strings"))
 
 
 def encode(event: AnyEvent) -> bytes:
@@ -267,9 +281,9 @@ def decode(payload: bytes | str) -> AnyEvent:
     return _ADAPTER.validate_json(payload)
 
 
-def upgrade(payload: Payload, version: int) -> AnyEvent:
-    """An event of an older schema version, brought to the present one."""
-    for step in range(version, SCHEMA_VERSION):
-        change = UPGRADES.get((payload["kind"], step))
+def upgrade(payload: Payload, version: int, schema: Schema = CURRENT) -> AnyEvent:
+    """An event of an older schema version, brought to the present one. Raises ValueError when it does not fit."""
+    for step in range(version, schema.version):
+        change = schema.upgrades.get((payload["kind"], step))
         payload = change(payload) if change else payload
     return _ADAPTER.validate_python(payload, strict=False)

@@ -14,6 +14,7 @@ UUSD_PER_USD = 1_000_000
 MS_PER_H = 3_600_000
 
 _DURATION_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|min|[smhdw])")
 
 
@@ -33,8 +34,11 @@ def uusd_to_usd(amount_uusd: int) -> Decimal:
 
 
 def parse_usd(text: str | int | float) -> int:
-    """`"$12.50"`, `"12.50"`, `12.5` -> micro-dollars."""
-    return usd_to_uusd(text.strip().lstrip("$").replace(",", "") if isinstance(text, str) else text)
+    """`"$12.50"`, `"1,250.00"`, `12.5` -> micro-dollars. Commas only between thousands: "12,50" is not 1250."""
+    if isinstance(text, str):
+        plain = text.strip().removeprefix("$")
+        return usd_to_uusd(plain.replace(",", "") if _THOUSANDS.fullmatch(plain) else plain)
+    return usd_to_uusd(text)
 
 
 def format_usd(amount_uusd: int) -> str:

@@ -1,0 +1,70 @@
+"""What a plan consists of: frozen actions, each with its reason and what it beat. Pure values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tradewind.autoscaler.ray_snapshot import DrainReason
+from tradewind.autoscaler.shape import Shape
+from tradewind.model import Offer, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Buy one node. `fallbacks` are the next best offers, tried in this order when the cloud refuses."""
+
+    offer: Offer
+    reason: str
+    alternatives: tuple[str, ...] = ()
+    fallbacks: tuple[Offer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    launch_id: str
+    ray_node_id: str
+    why: DrainReason
+    reason: str
+    deadline_s: float | None = None
+    alternatives: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    launch_id: str
+    reason: str
+    alternatives: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Something is asked for and nothing is done about it, for this reason."""
+
+    subject: str
+    reason: str
+    alternatives: tuple[str, ...] = ()
+    shape: Shape | None = None  # set when no offer at all could ever serve it
+
+
+Action = Launch | Drain | Terminate | Hold
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The decision of one tick."""
+
+    at_s: float
+    actions: tuple[Action, ...] = ()
+    targets: Mapping[str, Target] = field(default_factory=dict)  # job id -> what it is granted
+
+    def of(self, kind: type[Action]) -> list[Action]:
+        return [action for action in self.actions if isinstance(action, kind)]
+
+    @property
+    def launches(self) -> list[Launch]:
+        return [action for action in self.actions if isinstance(action, Launch)]
+
+    @property
+    def holds(self) -> list[Hold]:
+        return [action for action in self.actions if isinstance(action, Hold)]

@@ -1,0 +1,217 @@
+"""The control loop: observe, decide, act, record. Owns the clock and the effects; every decision is made elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from tradewind.autoscaler.actions import Hold, Plan
+from tradewind.autoscaler.adopt import adoptions, holding_changes
+from tradewind.autoscaler.allocate import allocate
+from tradewind.autoscaler.clock import Clock
+from tradewind.autoscaler.fleet import FleetState
+from tradewind.autoscaler.observe import Observation, build_view, learn_resources, list_clouds
+from tradewind.autoscaler.plan import make_plan
+from tradewind.autoscaler.providers.base import PriceSource, Provider
+from tradewind.autoscaler.ray_snapshot import RayPort, RayReport, RaySnapshot, alive_by_launch_id
+from tradewind.autoscaler.reconcile import Reconciler, Record, new_launch_id
+from tradewind.autoscaler.settle import Listing, Question, settle
+from tradewind.autoscaler.view import LoopSettings, View
+from tradewind.errors import ProviderError, RayError
+from tradewind.events import DecisionRecorded, PriceChanged
+from tradewind.model import Offer, Resources, Target, Wish
+
+logger = logging.getLogger(__name__)
+
+
+class Loop:
+    """`tick()` is one round. `record(*events)` must append to the log and apply to `fleet` before it returns.
+    `view` is what the last tick saw; `plan` what it decided."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        record: Record,
+        fleet: FleetState,
+        ray: RayPort,
+        providers: Mapping[str, Provider],  # by cloud name; one provider may serve several
+        prices: PriceSource,
+        settings: LoopSettings,
+        wishes: Callable[[], Sequence[Wish]] = lambda: (),
+        new_id: Callable[[], str] = new_launch_id,
+    ) -> None:
+        self.clock, self.record, self.fleet, self.ray = clock, record, fleet, ray
+        self.providers, self.prices, self.settings, self.wishes = providers, prices, settings, wishes
+        self.reconciler = Reconciler(clock, record, fleet, ray, providers, settings, new_id)
+        self.view: View | None = None
+        self.plan: Plan | None = None
+        self.targets: dict[str, Target] = {}
+        self._offers: tuple[Offer, ...] = ()
+        self._missing_since_s: dict[str, float] = {}
+        self._seen_resources: Mapping[str, Resources] = {}
+        self._known_prices: dict[str, int] = {}
+        self._said: frozenset[tuple[str, str]] = frozenset()
+        self._strangers: frozenset[str] = frozenset()
+
+    def run(self, stop: threading.Event, interval_s: float = 1.0) -> None:
+        """Tick until told to stop. A defect in one tick is logged and the next one tries again."""
+        while not stop.is_set():
+            try:
+                self.tick()
+            except Exception:
+                logger.exception("a tick failed; the next one starts from the log")
+            stop.wait(interval_s)
+
+    def tick(self) -> Plan:
+        troubles: list[Hold] = []
+        snapshot = self._ask_ray(troubles)  # before the listing: a node that the cloud took is then known as taken
+        listing = self._ask_clouds(troubles)
+        self._settle(snapshot, listing)
+        if snapshot is not None:
+            self._note_jobs(snapshot)
+            self._seen_resources = learn_resources(self._seen_resources, snapshot.nodes)
+        self._note_prices(troubles)
+        self.view = self._look(snapshot, listing)
+        plan = make_plan(self.view, self.targets)
+        self.plan = Plan(plan.at_s, (*troubles, *plan.actions), plan.targets)
+        self.reconciler.act(plan)
+        self._note_holds(self.plan)
+        self._report(snapshot, self.plan)
+        return self.plan
+
+    def end_all(self, reason: str, timeout_s: float) -> list[str]:
+        """The fleet is taken down: every node is ended, and this waits until the clouds list none of them any more.
+        Returns the launch ids that are gone; what is left after the time is still alive by the log."""
+        before = {node.launch_id for node in self.fleet.alive_nodes}
+        self.reconciler.end_all(reason)
+        until_s = self.clock.now_s() + timeout_s
+        while self.fleet.alive_nodes and self.clock.now_s() < until_s:
+            listing, _ = list_clouds(self.providers)
+            answer = settle(self._question(None, listing))
+            self.record(*answer.events)
+            self.reconciler.give_up(answer.relaunch, reason)
+            self.reconciler.end(answer.terminate)
+            if self.fleet.alive_nodes:
+                self.clock.sleep(0.2)
+        return sorted(before - {node.launch_id for node in self.fleet.alive_nodes})
+
+    # --- observe ----------------------------------------------------------------------------------------------
+
+    def _ask_ray(self, troubles: list[Hold]) -> RaySnapshot | None:
+        try:
+            return self.ray.snapshot()
+        except RayError as error:
+            logger.warning("%s", error)
+            troubles.append(Hold("ray", str(error)))
+            return None
+
+    def _ask_clouds(self, troubles: list[Hold]) -> Listing:
+        listing, wrong = list_clouds(self.providers)
+        for cloud, message in sorted(wrong.items()):
+            logger.warning("cloud %s could not be listed: %s", cloud, message)
+            troubles.append(Hold(f"cloud {cloud}", f"could not be listed: {message}"))
+        return listing
+
+    def _settle(self, snapshot: RaySnapshot | None, listing: Listing) -> None:
+        now_s = self.clock.now_s()
+        answer = settle(self._question(snapshot, listing))
+        self.record(*answer.events)
+        self._missing_since_s = {name: self._missing_since_s.get(name, now_s) for name in answer.missing}
+        self._note_strangers(answer.strangers)
+        for launch_id in answer.relaunch:
+            logger.warning("launch %s is on record without an outcome: asked for again under the same id", launch_id)
+            self.reconciler.send(self.fleet.nodes[launch_id])
+        self.reconciler.end(answer.terminate, {name: node.offer.market.cloud for name, node in listing.nodes.items()})
+
+    def _question(self, snapshot: RaySnapshot | None, listing: Listing) -> Question:
+        in_ray = alive_by_launch_id(snapshot.nodes) if snapshot else {}
+        sent, missing = frozenset(self.reconciler.sent), self._missing_since_s
+        return Question(self.fleet, listing, in_ray, sent, missing, self.settings, self.clock.now_s())
+
+    def _look(self, snapshot: RaySnapshot | None, listing: Listing) -> View:
+        wishes = tuple(self.wishes())
+        seen = Observation(
+            now_s=self.clock.now_s(),
+            snapshot=snapshot,
+            listing=listing,
+            offers=self._offers,
+            wishes=wishes,
+            targets=self.targets,
+            seen_resources=self._seen_resources,
+        )
+        blank = build_view(self.fleet, seen, self.settings)
+        limits = self.settings.limits
+        self.targets = allocate(wishes, limits, self._offers, blank.resources_of, self.targets)
+        return build_view(self.fleet, replace(seen, targets=self.targets), self.settings)
+
+    # --- record -----------------------------------------------------------------------------------------------
+
+    def _note_jobs(self, snapshot: RaySnapshot) -> None:
+        if self.settings.adopt_jobs:
+            self.record(*adoptions(snapshot, self.fleet, self.clock.now_s()))
+        self.record(*holding_changes(snapshot, self.fleet, self.clock.now_s()))
+
+    def _note_prices(self, troubles: list[Hold]) -> None:
+        """Record prices of markets where we have nodes. The first price after a start is recorded, too: it may have
+        moved while nobody looked."""
+        now_s = self.clock.now_s()
+        try:
+            offers = self.prices.offers(now_s)
+        except ProviderError as error:
+            logger.warning("prices are those of the last tick: %s", error)
+            troubles.append(Hold("prices", str(error)))
+            return
+        self._offers = tuple(offer for offer in offers if offer.market.cloud in self.providers)
+        present = {offer.market.key: offer.price_uusd_per_h for offer in self._offers}
+        for node in self.fleet.alive_nodes:
+            key = node.offer.market.key
+            price = present.get(key)
+            if node.launch_id in self.reconciler.sent and node.offer.price_uusd_per_h is not None:
+                self._known_prices.setdefault(key, node.offer.price_uusd_per_h)
+            if price is not None and self._known_prices.get(key) != price:
+                self._known_prices[key] = price
+                self.record(PriceChanged(at_s=now_s, market=key, price_uusd_per_h=price))
+
+    def _note_strangers(self, strangers: Sequence[tuple[str, str]]) -> None:
+        for launch_id, reason in strangers:
+            if launch_id not in self._strangers:
+                logger.error("node %s is ended: %s", launch_id, reason)
+                at_s = self.clock.now_s()
+                self.record(DecisionRecorded(at_s=at_s, action="terminate", subject=launch_id, reason=reason))
+        self._strangers = frozenset(launch_id for launch_id, _ in strangers)
+
+    def _note_holds(self, plan: Plan) -> None:
+        """A hold is recorded when it is new, not at every tick."""
+        said = frozenset((hold.subject, hold.reason) for hold in plan.holds)
+        fresh = [hold for hold in plan.holds if (hold.subject, hold.reason) not in self._said]
+        self._said = said
+        for hold in fresh:
+            logger.info("hold %s: %s", hold.subject, hold.reason)
+            event = DecisionRecorded(
+                at_s=plan.at_s,
+                action="hold",
+                subject=hold.subject,
+                reason=hold.reason,
+                alternatives=hold.alternatives,
+            )
+            self.record(event)
+
+    def _report(self, snapshot: RaySnapshot | None, plan: Plan) -> None:
+        """So that `ray status` tells the same story."""
+        if snapshot is None or self.view is None:
+            return
+        coming = [node.requested for node in self.view.nodes if node.is_coming]
+        failed = [r for r in self.fleet.refusals[-10:] if r.at_s > plan.at_s - 600]
+        report = RayReport(
+            pending=tuple((node.offer.market.instance_type, node.launch_id, str(node.state)) for node in coming),
+            infeasible=tuple(hold.shape for hold in plan.holds if hold.shape is not None),
+            failed=tuple((self.fleet.nodes[r.launch_id].offer.market.instance_type, r.message, r.at_s) for r in failed),
+            version=snapshot.version,
+        )
+        try:
+            self.ray.report(report)
+        except RayError as error:
+            logger.warning("ray status is behind: %s", error)

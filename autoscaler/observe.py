@@ -1,0 +1,98 @@
+"""Ray's snapshot + the clouds' listings + the log -> one View. Pure, but for `list_clouds`, which asks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tradewind.autoscaler.demand import Demand, demand_of
+from tradewind.autoscaler.fleet import FleetState
+from tradewind.autoscaler.market import MarketMemory
+from tradewind.autoscaler.providers.base import CloudNode, Provider
+from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, alive_by_launch_id
+from tradewind.autoscaler.settle import Listing
+from tradewind.autoscaler.view import LoopSettings, NodeView, View, launched_since
+from tradewind.errors import ProviderError
+from tradewind.model import LABEL_INSTANCE_TYPE, Offer, Resources, Target, Wish
+
+logger = logging.getLogger(__name__)
+
+# Resources by which a request can fail to fit although the catalogue says that it does.
+_MEASURED = ("CPU", "GPU", "TPU", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The inputs of one tick."""
+
+    now_s: float
+    snapshot: RaySnapshot | None
+    listing: Listing
+    offers: tuple[Offer, ...]
+    wishes: tuple[Wish, ...] = ()
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    seen_resources: Mapping[str, Resources] = field(default_factory=dict)
+
+
+def list_clouds(providers: Mapping[str, Provider]) -> tuple[Listing, dict[str, str]]:
+    """Everything that is listed, and by cloud what went wrong. One provider may serve several clouds."""
+    nodes: dict[str, CloudNode] = {}
+    wrong: dict[str, str] = {}
+    for provider in {id(provider): provider for provider in providers.values()}.values():
+        clouds = [cloud for cloud, candidate in providers.items() if candidate is provider]
+        try:
+            nodes.update((node.launch_id, node) for node in provider.list_nodes())
+        except ProviderError as error:
+            wrong.update((cloud, str(error)) for cloud in clouds)
+        except Exception as error:
+            # A defect in one provider leaves the loop blind there, not dead.
+            logger.exception("listing %s failed", provider.name)
+            wrong.update((cloud, f"{type(error).__name__}: {error}") for cloud in clouds)
+    return Listing(nodes, frozenset(wrong)), wrong
+
+
+def build_view(fleet: FleetState, seen: Observation, settings: LoopSettings) -> View:
+    in_ray = alive_by_launch_id(seen.snapshot.nodes) if seen.snapshot else {}
+    nodes = tuple(
+        NodeView(record, seen.listing.nodes.get(record.launch_id), in_ray.get(record.launch_id))
+        for record in fleet.alive_nodes
+    )
+    return View(
+        now_s=seen.now_s,
+        settings=settings,
+        nodes=nodes,
+        snapshot=seen.snapshot,
+        demand=_demand(seen, nodes),
+        offers=seen.offers,
+        memory=MarketMemory.of(fleet, seen.now_s),
+        blind_clouds=seen.listing.blind,
+        launched_last_minute=launched_since(fleet, seen.now_s - 60),
+        seen_resources=seen.seen_resources,
+    )
+
+
+def _demand(seen: Observation, nodes: Sequence[NodeView]) -> Demand:
+    if seen.snapshot is None:
+        return Demand()
+    leaving = {node.ray.ray_node_id for node in nodes if node.ray is not None and node.is_leaving}
+    dead = {node.ray_node_id for node in seen.snapshot.nodes if not node.is_alive}
+    doomed = {
+        node.ray.ray_node_id
+        for node in nodes
+        if node.ray is not None and node.is_in_ray and node.notice_deadline_s is not None
+    }
+    return demand_of(seen.snapshot, seen.wishes, seen.targets, frozenset(leaving | dead), frozenset(doomed))
+
+
+def learn_resources(known: Mapping[str, Resources], nodes: Sequence[RayNode]) -> dict[str, Resources]:
+    """What nodes of each instance type really bring to Ray: the least that was seen."""
+    learnt = {kind: dict(amounts) for kind, amounts in known.items()}
+    for node in nodes:
+        kind = node.labels.get(LABEL_INSTANCE_TYPE, "")
+        if kind and node.is_alive and node.total:
+            mine = learnt.setdefault(kind, {})
+            for name in _MEASURED:
+                if name in node.total:
+                    mine[name] = min(mine.get(name, node.total[name]), node.total[name])
+    return {kind: amounts for kind, amounts in learnt.items() if amounts}

@@ -1,0 +1,21 @@
+"""The ordered policies -> one Plan. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tradewind.autoscaler.actions import Plan
+from tradewind.autoscaler.policies import buy, idle, lost, notice
+from tradewind.autoscaler.policies.base import Draft, Policy
+from tradewind.autoscaler.view import View
+from tradewind.model import Target
+
+# The order matters: first what is going is known, then what must be bought for the rest, then what is left over.
+POLICIES: tuple[Policy, ...] = (lost.decide, notice.decide, buy.decide, idle.decide)
+
+
+def make_plan(view: View, targets: Mapping[str, Target] | None = None, policies: Sequence[Policy] = POLICIES) -> Plan:
+    draft = Draft()
+    for policy in policies:
+        draft = draft.plus(policy(view, draft))
+    return Plan(view.now_s, draft.actions, dict(targets or {}))

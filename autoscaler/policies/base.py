@@ -1,0 +1,32 @@
+"""The seam of a decision: a policy looks at the view and at what earlier policies have decided, and adds actions.
+
+Policies are pure: `now` is in the view, ids are made later, nothing is called. A new one is a file beside this one and
+a place in the order of plan.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tradewind.autoscaler.actions import Action, Drain, Terminate
+from tradewind.autoscaler.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What earlier policies of the same tick have decided."""
+
+    actions: tuple[Action, ...] = ()
+
+    @property
+    def gone(self) -> frozenset[str]:
+        """Launch ids that no longer count as capacity."""
+        return frozenset(action.launch_id for action in self.actions if isinstance(action, Drain | Terminate))
+
+    def plus(self, actions: tuple[Action, ...]) -> Draft:
+        return Draft((*self.actions, *actions))
+
+
+class Policy(Protocol):
+    def __call__(self, view: View, draft: Draft) -> tuple[Action, ...]: ...

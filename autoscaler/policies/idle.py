@@ -1,0 +1,35 @@
+"""Nodes that nobody uses and no demand needs are drained; Ray refuses if work has come meanwhile."""
+
+from __future__ import annotations
+
+from tradewind.autoscaler.actions import Action, Drain
+from tradewind.autoscaler.packing import Packing, slots_of
+from tradewind.autoscaler.policies.base import Draft
+from tradewind.autoscaler.ray_snapshot import DrainReason, RayStatus
+from tradewind.autoscaler.view import NodeView, View
+from tradewind.states import NodeState
+from tradewind.units import format_duration
+
+
+def decide(view: View, draft: Draft) -> tuple[Action, ...]:
+    idle = [node for node in view.nodes if node.launch_id not in draft.gone and _is_idle(node, view)]
+    if not idle:
+        return ()
+    needed = Packing(slots_of(view, draft.gone)).fill(view.demand).used
+    spare = [node for node in idle if node.launch_id not in needed]
+    spare.sort(key=lambda node: -(node.requested.offer.price_uusd_per_h or 0))  # the dearest first
+    return tuple(_drain(node) for node in spare)
+
+
+def _is_idle(node: NodeView, view: View) -> bool:
+    if node.ray is None or node.ray.status is not RayStatus.IDLE or node.requested.state is not NodeState.READY:
+        return False
+    life_s = view.now_s - (node.requested.joined_at_s or view.now_s)
+    old_enough = life_s >= view.settings.min_node_life_s
+    return old_enough and node.ray.idle_s >= view.settings.idle_timeout_s and not node.is_leaving
+
+
+def _drain(node: NodeView) -> Drain:
+    assert node.ray is not None
+    reason = f"idle for {format_duration(node.ray.idle_s)}, and nothing that waits needs it"
+    return Drain(node.launch_id, node.ray.ray_node_id, DrainReason.IDLE, reason)

@@ -1,0 +1,133 @@
+"""What Ray says of one cell at one moment, as values, and the port through which it is asked. Pure: no Ray here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from tradewind.autoscaler.shape import Shape
+from tradewind.model import RAY_NAMESPACE, Labels, Resources
+
+
+class RayStatus(StrEnum):
+    RUNNING = "running"
+    IDLE = "idle"
+    DRAINING = "draining"
+    DEAD = "dead"
+
+
+class Strategy(StrEnum):
+    """How the bundles of a placement group lie: the STRICT ones are laws, the others wishes."""
+
+    PACK = "PACK"
+    SPREAD = "SPREAD"
+    STRICT_PACK = "STRICT_PACK"
+    STRICT_SPREAD = "STRICT_SPREAD"
+
+
+class DrainReason(StrEnum):
+    IDLE = "idle"  # Ray refuses when the node has got work meanwhile
+    PREEMPTION = "preemption"  # Ray always takes it; work may stay until the deadline
+
+
+@dataclass(frozen=True, slots=True)
+class RayNode:
+    ray_node_id: str  # hex
+    launch_id: str  # empty: not one of ours (the head, or a machine that somebody added)
+    status: RayStatus
+    total: Resources
+    available: Resources
+    labels: Labels = field(default_factory=dict)
+    idle_s: float = 0.0
+
+    @property
+    def is_alive(self) -> bool:
+        return self.status is not RayStatus.DEAD
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """A placement group that waits: all of its bundles or none."""
+
+    gang_id: str
+    strategy: Strategy
+    bundles: tuple[Shape, ...]
+    job_id: str = ""
+    placed_on: frozenset[str] = frozenset()  # ray node ids that hold other bundles of it already
+
+
+@dataclass(frozen=True, slots=True)
+class RayJob:
+    """A driver, a submission of the Jobs API, or both."""
+
+    ray_job_id: str  # hex; empty: submitted, its driver has not connected
+    submission_id: str  # empty: a plain driver
+    is_dead: bool
+    status: str = ""  # of the submission: PENDING, RUNNING, SUCCEEDED, FAILED, STOPPED
+    namespace: str = ""
+    entrypoint: str = ""
+    message: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    started_at_s: float | None = None
+    ended_at_s: float | None = None
+
+    @property
+    def job_id(self) -> str:
+        return self.submission_id or f"ray-{self.ray_job_id}"
+
+    @property
+    def is_internal(self) -> bool:
+        """Drivers of Ray and of Tradewind themselves: nobody's job."""
+        ours = self.namespace == RAY_NAMESPACE or self.namespace.startswith("_ray_internal")
+        return ours and not self.submission_id
+
+
+Counted = tuple[tuple[Shape, int], ...]
+Holdings = Mapping[tuple[str, str], Resources]  # (job id, ray node id) -> what the job holds there
+
+
+@dataclass(frozen=True, slots=True)
+class RaySnapshot:
+    nodes: tuple[RayNode, ...] = ()
+    pending: Counted = ()  # tasks and actors
+    pending_actors: Mapping[str, Counted] = field(default_factory=dict)  # the part of `pending` known by job id
+    gangs: tuple[Gang, ...] = ()
+    constraints: Counted = ()  # request_resources: compared with totals, not with what is free
+    jobs: tuple[RayJob, ...] = ()
+    holdings: Holdings = field(default_factory=dict)
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RayReport:
+    """What `ray status` shows of our side."""
+
+    pending: tuple[tuple[str, str, str], ...] = ()  # (instance type, launch id, details)
+    infeasible: tuple[Shape, ...] = ()
+    failed: tuple[tuple[str, str, float], ...] = ()  # (instance type, why, when)
+    version: int = 0  # of the snapshot that was answered
+
+
+class RayPort(Protocol):
+    """One cell's Ray. Every call raises RayError when the head cannot be reached."""
+
+    def snapshot(self) -> RaySnapshot: ...
+
+    def drain(
+        self, ray_node_id: str, reason: DrainReason, message: str, deadline_s: float | None = None
+    ) -> tuple[bool, str]:
+        """(accepted, Ray's message). `deadline_s` is a time, not a duration."""
+        ...
+
+    def report(self, report: RayReport) -> None: ...
+
+
+def alive_by_launch_id(nodes: Sequence[RayNode]) -> dict[str, RayNode]:
+    """The best entry per launch id: a machine whose raylet was restarted has a dead one, too."""
+    found: dict[str, RayNode] = {}
+    for node in nodes:
+        if node.launch_id and (node.is_alive or node.launch_id not in found):
+            found[node.launch_id] = node
+    return found

@@ -1,0 +1,163 @@
+"""The clouds' listings against the log: what has happened, and what must be done again. Pure.
+
+Every launch that is on record ends here in one of: listed (it is), refused (it never came to be), gone. A launch
+without an answer is asked for again only under its own launch id, which the provider answers with the same node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tradewind.autoscaler.fleet import FleetState, NodeRecord
+from tradewind.autoscaler.providers.base import CloudNode, CloudState
+from tradewind.autoscaler.ray_snapshot import RayNode
+from tradewind.autoscaler.view import LoopSettings
+from tradewind.errors import Scope
+from tradewind.events import (
+    AnyEvent,
+    DecisionRecorded,
+    LaunchRefused,
+    LaunchRequested,
+    NodeGone,
+    NodeJoined,
+    NodeLaunched,
+    NoticeReceived,
+)
+from tradewind.model import EndReason
+from tradewind.states import NodeState, is_alive
+from tradewind.units import format_duration
+
+_LIVING = (CloudState.PENDING, CloudState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What all clouds list; `blind` are those that did not answer, of which nothing may be concluded."""
+
+    nodes: Mapping[str, CloudNode] = field(default_factory=dict)
+    blind: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    events: tuple[AnyEvent, ...] = ()
+    relaunch: tuple[str, ...] = ()  # launch ids whose call may never have been made
+    terminate: tuple[str, ...] = ()  # asked for before, or never ours to have
+    missing: tuple[str, ...] = ()  # known nodes that the cloud does not list
+    strangers: tuple[tuple[str, str], ...] = ()  # (launch id, why it is not ours to have): ended, and said loudly
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Everything that the answer depends on."""
+
+    fleet: FleetState
+    listing: Listing
+    ray: Mapping[str, RayNode]  # by launch id
+    sent: frozenset[str]  # launch calls that this process has made and had no refusal of
+    missing_since_s: Mapping[str, float]
+    settings: LoopSettings
+    now_s: float
+
+
+def settle(question: Question) -> Settlement:
+    parts = [_settle_node(node, question) for node in question.fleet.alive_nodes if _is_listed_cloud(node, question)]
+    parts += [_settle_stranger(node, question) for node in question.listing.nodes.values()]
+    return Settlement(
+        events=tuple(event for part in parts for event in part.events),
+        relaunch=tuple(name for part in parts for name in part.relaunch),
+        terminate=tuple(name for part in parts for name in part.terminate),
+        missing=tuple(name for part in parts for name in part.missing),
+        strangers=tuple(stranger for part in parts for stranger in part.strangers),
+    )
+
+
+def _is_listed_cloud(node: NodeRecord, question: Question) -> bool:
+    return node.offer.market.cloud not in question.listing.blind
+
+
+def _settle_node(node: NodeRecord, question: Question) -> Settlement:
+    cloud = question.listing.nodes.get(node.launch_id)
+    if cloud is not None:
+        return _settle_listed(node, cloud, question)
+    if node.state is NodeState.REQUESTED:
+        return _settle_unanswered(node, question)
+    return _settle_missing(node, question)
+
+
+def _settle_listed(node: NodeRecord, cloud: CloudNode, question: Question) -> Settlement:
+    events: list[AnyEvent] = []
+    state = node.state
+    billed_from_s = cloud.billed_from_s or (cloud.created_at_s if cloud.state is CloudState.RUNNING else None)
+    if state is NodeState.REQUESTED and billed_from_s is not None:
+        events.append(NodeLaunched(at_s=billed_from_s, launch_id=node.launch_id, instance_id=cloud.instance_id))
+        state = NodeState.BOOTING
+    if cloud.state is CloudState.GONE:
+        return Settlement((*events, _gone(node, cloud, question.now_s)))
+    if cloud.notice_deadline_s is not None and node.notice_deadline_s is None:
+        at_s, deadline_s = question.now_s, cloud.notice_deadline_s
+        events.append(NoticeReceived(at_s=at_s, launch_id=node.launch_id, deadline_s=deadline_s))
+    ray = question.ray.get(node.launch_id)
+    if state is NodeState.BOOTING and ray is not None and ray.is_alive:
+        events.append(NodeJoined(at_s=question.now_s, launch_id=node.launch_id, ray_node_id=ray.ray_node_id))
+    again = (node.launch_id,) if state is NodeState.TERMINATING and cloud.state in _LIVING else ()
+    return Settlement(tuple(events), terminate=again)
+
+
+def _gone(node: NodeRecord, cloud: CloudNode, now_s: float) -> NodeGone:
+    asked = EndReason.TERMINATED if node.state is NodeState.TERMINATING else EndReason.LOST
+    end_s = now_s if cloud.billed_until_s is None else cloud.billed_until_s
+    return NodeGone(at_s=end_s, launch_id=node.launch_id, end=cloud.end or asked, detail=cloud.detail)
+
+
+def _settle_unanswered(node: NodeRecord, question: Question) -> Settlement:
+    """On record, not listed: never sent, refused for the moment, sent without an answer, or listed late."""
+    age_s = question.now_s - node.requested_at_s
+    if age_s <= question.settings.launch_grace_s:
+        return Settlement(relaunch=() if node.launch_id in question.sent else (node.launch_id,))
+    # Should it come to be after all, then it is a stranger, and ended: see below.
+    refused = LaunchRefused(
+        at_s=question.now_s,
+        launch_id=node.launch_id,
+        error="AmbiguousOutcome",
+        message=f"not listed {format_duration(age_s)} after it was asked for",
+        scope=Scope.OFFER,
+        block_s=question.settings.launch_grace_s,
+    )
+    return Settlement((refused,), terminate=(node.launch_id,))
+
+
+def _settle_missing(node: NodeRecord, question: Question) -> Settlement:
+    """Lists lag: only one who is absent for a while is gone, and since when it was first missed."""
+    since_s = question.missing_since_s.get(node.launch_id, question.now_s)
+    if question.now_s - since_s < question.settings.lost_grace_s:
+        return Settlement(missing=(node.launch_id,))
+    end = EndReason.TERMINATED if node.state is NodeState.TERMINATING else EndReason.LOST
+    detail = "the cloud no longer lists it"
+    return Settlement((NodeGone(at_s=since_s, launch_id=node.launch_id, end=end, detail=detail),))
+
+
+def _settle_stranger(cloud: CloudNode, question: Question) -> Settlement:
+    """Carries the fleet's tag, but the log does not have it alive. One that works in our cell is taken in (the log was
+    lost); any other is ended: nobody would ever end it otherwise."""
+    known = question.fleet.nodes.get(cloud.launch_id)
+    if cloud.state not in _LIVING or (known is not None and is_alive(known.state)):
+        return Settlement()
+    ray = question.ray.get(cloud.launch_id)
+    if known is None and ray is not None and ray.is_alive:
+        return Settlement(_adopt(cloud, question))
+    why = "is unknown to the log" if known is None else f"is {known.state} by the log"
+    return Settlement(terminate=(cloud.launch_id,), strangers=((cloud.launch_id, f"the cloud runs it, but it {why}"),))
+
+
+def _adopt(cloud: CloudNode, question: Question) -> tuple[AnyEvent, ...]:
+    reason = "adopted: it carries our tag and has joined our cell, but the log does not know it"
+    asked = LaunchRequested(
+        at_s=cloud.created_at_s,
+        launch_id=cloud.launch_id,
+        offer=cloud.offer,
+        reason=reason,
+        cell=question.settings.cell,
+    )
+    return (asked, DecisionRecorded(at_s=question.now_s, action="adopt", subject=cloud.launch_id, reason=reason))

@@ -1,0 +1,110 @@
+"""What a policy sees: one frozen picture of a moment. Pure; observe.py builds it, the policies read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tradewind.autoscaler.demand import Demand
+from tradewind.autoscaler.fleet import FleetState, NodeRecord
+from tradewind.autoscaler.market import MarketMemory
+from tradewind.autoscaler.providers.base import CloudNode
+from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot
+from tradewind.model import Offer, Resources
+from tradewind.states import NodeState
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What no policy and no bug may pass: held once when planning, and again just before each launch."""
+
+    max_nodes: int | None = None
+    max_uusd_per_h: int | None = None
+    launches_per_minute: int | None = 60
+
+    def __post_init__(self) -> None:
+        for name in ("max_nodes", "max_uusd_per_h", "launches_per_minute"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"{name} cannot be negative: {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    fleet: str
+    cell: str = "local"
+    head_address: str = ""
+    limits: Limits = field(default_factory=Limits)
+    idle_timeout_s: float = 60.0
+    min_node_life_s: float = 60.0  # from joining on: no node is bought and sold again at once
+    boot_timeout_s: float = 600.0  # from the launch to joining Ray
+    drain_timeout_s: float = 120.0  # for drains without a deadline
+    drain_grace_s: float = 15.0  # after a deadline, before we end the node ourselves
+    launch_grace_s: float = 120.0  # how long a launch may stay without an answer and without being listed
+    lost_grace_s: float = 60.0  # how long a known node may be absent from the cloud's list
+    adopt_jobs: bool = True  # jobs that were sent past us are put on record
+    usable_memory: float = 0.6  # what Ray offers of a machine's memory, until a node of the type has been seen
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node in its three truths: what was requested (log), what the cloud lists, what Ray sees."""
+
+    requested: NodeRecord
+    cloud: CloudNode | None = None
+    ray: RayNode | None = None
+
+    @property
+    def launch_id(self) -> str:
+        return self.requested.launch_id
+
+    @property
+    def notice_deadline_s(self) -> float | None:
+        return self.requested.notice_deadline_s
+
+    @property
+    def is_in_ray(self) -> bool:
+        return self.ray is not None and self.ray.is_alive
+
+    @property
+    def is_coming(self) -> bool:
+        """Paid for or asked for, and not in Ray yet."""
+        return self.requested.state in (NodeState.REQUESTED, NodeState.BOOTING) and self.ray is None
+
+    @property
+    def is_leaving(self) -> bool:
+        """Will take no new work: it does not count as capacity any more."""
+        state = self.requested.state
+        return self.notice_deadline_s is not None or state in (NodeState.DRAINING, NodeState.TERMINATING)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    now_s: float
+    settings: LoopSettings
+    nodes: tuple[NodeView, ...] = ()  # alive by the log
+    snapshot: RaySnapshot | None = None  # None: the head does not answer, so nothing is known of demand
+    demand: Demand = field(default_factory=Demand)
+    offers: tuple[Offer, ...] = ()
+    memory: MarketMemory = field(default_factory=MarketMemory)
+    blind_clouds: frozenset[str] = frozenset()  # not listed at this tick: nothing is bought there
+    launched_last_minute: int = 0
+    seen_resources: Mapping[str, Resources] = field(default_factory=dict)  # instance type -> what such nodes brought
+
+    def resources_of(self, offer: Offer) -> dict[str, float]:
+        """What a node of this offer will bring. What one really brought is believed more than the catalogue:
+        otherwise a request that only fits on paper would be bought for again and again."""
+        found = dict(offer.resources)
+        found["memory"] = found.get("memory", 0.0) * self.settings.usable_memory
+        return {**found, **self.seen_resources.get(offer.market.instance_type, {})}
+
+
+def price_of(nodes: tuple[NodeView, ...]) -> int:
+    """What the alive nodes cost per hour. A node without a price counts nothing here and is said so on the receipt."""
+    return sum(node.requested.offer.price_uusd_per_h or 0 for node in nodes)
+
+
+def launched_since(fleet: FleetState, since_s: float) -> int:
+    """Refused launches are not counted: failing over is not buying."""
+    nodes = fleet.nodes.values()
+    return sum(1 for node in nodes if node.requested_at_s > since_s and node.state is not NodeState.FAILED)

@@ -1,0 +1,261 @@
+"""The coordinator of a training job: a named actor of zero CPUs beside the driver.
+
+It stands between three parties that never talk to each other directly:
+- the platform's agent polls it for events and the job's wish, and grants a target (`poll`, `set_target`);
+- the job's control loop (`ray_train.py`) tells of worker groups, asks for handovers (`begin_attempt`, `ask`, `look`);
+- rank 0 of the workers tells it what was done, and waits in it for a handover (`committed`, `watch`, `wait_release`).
+
+It works without any agent: events are then kept up to a limit and dropped, oldest first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from tradewind.events import CheckpointCommitted, PhaseChanged, StepCommitted, encode
+from tradewind.model import COORDINATOR_PREFIX, RAY_NAMESPACE, Phase, Target, Wish
+
+Report = PhaseChanged | StepCommitted | CheckpointCommitted
+MAX_UNREAD = 20_000  # reports kept for an agent that does not come
+
+
+class Outbox:
+    """Reports with increasing sequence numbers, kept until they are acknowledged.
+
+    The first reader says after which sequence it wants to go on: a coordinator of a driver that was started again goes
+    on counting there, so that the log does not take its reports for repetitions.
+    """
+
+    def __init__(self, limit: int = MAX_UNREAD) -> None:
+        self._waiting: deque[Report] = deque(maxlen=limit)
+        self._base = 0  # sequence of the last report that has left
+        self.ever_read = False
+
+    def put(self, report: Report) -> None:
+        if len(self._waiting) == self._waiting.maxlen and self.ever_read:
+            self._base += 1  # the oldest falls out, its number is not used again
+        self._waiting.append(report)
+
+    def read(self, after_sequence: int) -> list[bytes]:
+        if not self.ever_read:
+            self.ever_read, self._base = True, max(0, after_sequence)
+        while self._waiting and self._base < after_sequence:
+            self._waiting.popleft()
+            self._base += 1
+        first = self._base + 1
+        return [encode(replace(report, sequence=first + at)) for at, report in enumerate(self._waiting)]
+
+    @property
+    def empty(self) -> bool:
+        return not self._waiting
+
+
+@dataclass(slots=True)
+class Progress:
+    """What is known of the job now; the progress line and the control loop read it."""
+
+    phase: Phase = Phase.STARTING
+    reason: str = ""
+    attempt: int = 0
+    workers: int = 0
+    step: int = 0
+    first_step: int = 0  # of this attempt
+    total_steps: int | None = None
+    loss: float | None = None
+    checkpoint_step: int | None = None
+    steps_per_s: float | None = None
+
+
+@dataclass(slots=True)
+class Handover:
+    """A request to save at the next step boundary. `hold`: then wait for the new group."""
+
+    id: int = 0
+    attempt: int = 0
+    hold: bool = False
+    reason: str = ""
+    released: int = 0  # id of the last one whose workers may go on
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Coordinator:
+    """See the module's docstring. An async actor: its methods run on one loop, so they need no locks."""
+
+    def __init__(self, job_id: str, clock: Callable[[], float] = time.time) -> None:
+        self._job_id = job_id
+        self._clock = clock
+        self._wish: Wish | None = None
+        self._target: Target | None = None
+        self._outbox = Outbox()
+        self._progress = Progress()
+        self._handover = Handover()
+
+    # --- the platform's agent
+
+    async def poll(self, after_sequence: int) -> dict[str, Any]:
+        """Reports after `after_sequence` (which acknowledges those up to it), and what the job could use."""
+        return {"events": self._outbox.read(after_sequence), "wish": asdict(self._wish) if self._wish else None}
+
+    async def set_target(self, epoch: int, replicas: int, deadline_s: float | None = None) -> bool:
+        """Grant a number of replicas. A lower or equal epoch than the last is out of date, and refused."""
+        if self._target is not None and epoch <= self._target.epoch:
+            return False
+        self._target = Target(epoch, replicas, deadline_s)
+        return True
+
+    # --- the control loop
+
+    async def declare(self, wish: dict[str, Any] | None) -> None:
+        self._wish = Wish(**wish) if wish else None
+
+    async def begin_attempt(self, attempt: int, workers: int) -> None:
+        self._progress.attempt, self._progress.workers, self._progress.steps_per_s = attempt, workers, None
+        self._handover.attempt, self._handover.hold = 0, False
+
+    async def phase(self, phase: str, reason: str = "", workers: int | None = None) -> None:
+        """The job is doing something else now. The same again is no news."""
+        now = self._progress
+        count = now.workers if workers is None else workers
+        if (now.phase, now.reason, now.workers) == (Phase(phase), reason, count) and now.attempt:
+            return
+        now.phase, now.reason, now.workers = Phase(phase), reason, count
+        self._outbox.put(
+            PhaseChanged(
+                at_s=self._clock(),
+                job_id=self._job_id,
+                attempt=now.attempt,
+                sequence=0,
+                phase=now.phase,
+                workers=count,
+                reason=reason,
+            )
+        )
+
+    async def ask(self, attempt: int, reason: str, hold: bool) -> int:
+        """Ask the workers to save at a step boundary. Returns the number of the request."""
+        self._handover.id += 1
+        self._handover.attempt, self._handover.reason, self._handover.hold = attempt, reason, hold
+        self._wake()
+        return self._handover.id
+
+    async def release(self) -> None:
+        """The change was called off: workers that wait may go on."""
+        self._handover.released = self._handover.id
+        self._wake()
+
+    async def look(self) -> dict[str, Any]:
+        """Target and progress, for the control loop and the progress line."""
+        return {"target": asdict(self._target) if self._target else None, "progress": asdict(self._progress)}
+
+    async def drained(self) -> bool:
+        """Whether every report has been acknowledged, or nobody ever asked for one."""
+        return self._outbox.empty or not self._outbox.ever_read
+
+    # --- rank 0 of the workers
+
+    async def watch(self, attempt: int, seen_id: int, timeout_s: float) -> tuple[int, bool, str] | None:
+        """Wait for a handover request newer than `seen_id`: (id, hold, reason), or None when the time is over."""
+        found = self._handover
+        await self._until(lambda: found.attempt == attempt and found.id > seen_id, timeout_s)
+        if found.attempt != attempt or found.id <= seen_id:
+            return None
+        return found.id, found.hold, found.reason
+
+    async def wait_release(self, handover_id: int, timeout_s: float) -> bool:
+        """Wait until a handover is called off. False when the time is over."""
+        await self._until(lambda: self._handover.released >= handover_id, timeout_s)
+        return self._handover.released >= handover_id
+
+    async def training(self, attempt: int, after_step: int, total_steps: int | None) -> None:
+        """The group stands and takes its first step now."""
+        now = self._progress
+        if attempt != now.attempt:
+            return  # a group that is being ended
+        now.step, now.first_step, now.total_steps = after_step, after_step + 1, total_steps
+        await self.phase(Phase.TRAINING, f"from step {after_step + 1}")
+
+    async def saving(self, attempt: int, on: bool) -> None:
+        if attempt == self._progress.attempt:
+            await self.phase(Phase.CHECKPOINTING if on else Phase.TRAINING)
+
+    async def committed(
+        self,
+        attempt: int,
+        workers: int,
+        began_s: float,
+        at_s: float,
+        first_step: int,
+        last_step: int,
+        samples: int,
+        loss: float | None,
+    ) -> None:
+        """Steps were taken. What a group that is being ended still tells is kept under its own attempt."""
+        now = self._progress
+        if attempt == now.attempt:
+            now.step, now.loss = last_step, loss
+            now.steps_per_s = (last_step - first_step + 1) / max(at_s - began_s, 1e-6)
+        self._outbox.put(
+            StepCommitted(
+                at_s=at_s,
+                job_id=self._job_id,
+                attempt=attempt,
+                sequence=0,
+                began_s=began_s,
+                first_step=first_step,
+                last_step=last_step,
+                workers=workers,
+                samples=samples,
+                total_steps=now.total_steps,
+                loss=loss,
+            )
+        )
+
+    async def checkpointed(self, attempt: int, step: int, path: str, duration_s: float) -> None:
+        self._progress.checkpoint_step = step
+        self._outbox.put(
+            CheckpointCommitted(
+                at_s=self._clock(),
+                job_id=self._job_id,
+                attempt=attempt,
+                sequence=0,
+                step=step,
+                path=path,
+                duration_s=duration_s,
+            )
+        )
+
+    def _wake(self) -> None:
+        self._handover.changed.set()
+        self._handover.changed = asyncio.Event()
+
+    async def _until(self, holds: Callable[[], bool], timeout_s: float) -> None:
+        end = time.monotonic() + timeout_s
+        while not holds() and (left := end - time.monotonic()) > 0:
+            try:
+                await asyncio.wait_for(self._handover.changed.wait(), left)
+            except TimeoutError:
+                return
+
+
+def start(job_id: str) -> Any:
+    """Start the coordinator of a job on the driver's node. It lives as long as the driver."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    actor = ray.remote(num_cpus=0, max_concurrency=1000)(Coordinator)
+    return actor.options(
+        name=COORDINATOR_PREFIX + job_id, namespace=RAY_NAMESPACE, scheduling_strategy=here, get_if_exists=False
+    ).remote(job_id)
+
+
+def find(job_id: str) -> Any:
+    """The coordinator of a running job. Raises ValueError where there is none."""
+    import ray
+
+    return ray.get_actor(COORDINATOR_PREFIX + job_id, namespace=RAY_NAMESPACE)

@@ -1,0 +1,1 @@
+"""Programs to run and to learn from; the demo runs one of them."""

@@ -1,0 +1,93 @@
+"""Why a worker group failed, and whether to try again: pure.
+
+A node that was taken away is no failure of the job: it has no limit. An exception of the user's code is one, and has
+the limit that the user gave (none by default). Between the two stand workers that crash on a healthy node (out of
+memory, a segmentation fault) and broken communication that nobody explains: tried again as long as the job moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+MAX_WITHOUT_PROGRESS = 3
+
+# What gloo, NCCL and torch's stores say when a peer is gone. Exceptions of torch.distributed are known by their type.
+COMMUNICATION_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "PeerLost"})
+COMMUNICATION_WORDS = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "connection refused",
+    "broken pipe",
+    "socket closed",
+    "gloo",
+    "nccl",
+    "timed out waiting",
+    "application timeout caused pair closure",
+)
+
+
+class PeerLost(RuntimeError):
+    """Another worker cannot be reached any more. Raised in the workers that are left."""
+
+
+class Cause(StrEnum):
+    NODE_LOST = "node lost"
+    WORKER_CRASHED = "worker crashed"
+    COMMUNICATION = "communication broken"
+    USER_ERROR = "user error"
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Failures so far, by the budget that they count against."""
+
+    losses: int = 0
+    user_errors: int = 0
+    without_progress: int = 0
+    last_step: int = 0
+
+
+def is_communication(error: BaseException) -> bool:
+    """Whether an exception, or what caused it, says that a peer is gone."""
+    return any(_says_peer_gone(link) for link in _chain(error))
+
+
+def cause(failures: Mapping[int, Exception], dead_ranks: int, nodes_lost: int) -> Cause:
+    """Why the group failed. A loss explains the errors of the survivors; a real bug comes up again without one."""
+    if nodes_lost:
+        return Cause.NODE_LOST
+    if dead_ranks:
+        return Cause.WORKER_CRASHED
+    if failures and all(is_communication(error) for error in failures.values()):
+        return Cause.COMMUNICATION
+    return Cause.USER_ERROR
+
+
+def charge(tally: Tally, why: Cause, step: int, max_failures: int) -> tuple[Tally, bool]:
+    """Count a failure at `step`; the new tally, and whether to try again. `max_failures` of -1 means no limit."""
+    stuck = tally.without_progress + 1 if step <= tally.last_step else 1
+    user_errors = tally.user_errors + (why is Cause.USER_ERROR)
+    losses = tally.losses + (why is Cause.NODE_LOST)
+    new = Tally(losses, user_errors, stuck, max(step, tally.last_step))
+    if why is Cause.NODE_LOST:
+        return new, True
+    if why is Cause.USER_ERROR:
+        return new, max_failures < 0 or user_errors <= max_failures
+    return new, stuck <= MAX_WITHOUT_PROGRESS
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__ or getattr(error, "_base_exc", None)
+
+
+def _says_peer_gone(error: BaseException) -> bool:
+    if type(error).__name__ in COMMUNICATION_TYPES or isinstance(error, ConnectionError):
+        return True
+    text = str(error).lower() if isinstance(error, RuntimeError) else ""
+    return any(word in text for word in COMMUNICATION_WORDS)

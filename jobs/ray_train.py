@@ -1,0 +1,424 @@
+"""Ray Train's control loop with our own policies. The only file of `jobs` that touches Ray Train's internals.
+
+    ElasticTrainer.fit -> ElasticController (an actor beside the driver)
+        size      ElasticPolicy: live nodes that do not drain, the platform's target; `sizing.py` decides
+        failures  LossPolicy: `losses.py` decides
+        group     QuickWorkerGroup: ends the old workers at once, avoids nodes that are lost or leave
+
+What stock Ray Train does differently, and costs a minute per loss: it asks the autoscaling coordinator, whose view is
+20 s old and knows no drain; it does not save before a resize; it spins while there is no room for the minimum.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError
+from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.torch.config import _TorchBackend
+from ray.train.v2._internal.callbacks import WorkingDirectorySetupCallback
+from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError
+from ray.train.v2._internal.execution.callback import ReportCallback, WorkerGroupCallback
+from ray.train.v2._internal.execution.controller import TrainController
+from ray.train.v2._internal.execution.failure_handling import FailureDecision, FailurePolicy
+from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision, ScalingPolicy
+from ray.train.v2._internal.execution.worker_group import WorkerGroup
+from ray.train.v2._internal.util import ObjectRefWrapper
+from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
+
+from tradewind.jobs import checkpoint, losses, sizing, spares
+from tradewind.jobs.cluster_view import find_silent_nodes, look_at_nodes
+from tradewind.model import Labels, Phase, Resources, Target
+
+logger = logging.getLogger(__name__)
+
+NODE_ID_LABEL = "ray.io/node-id"
+HANDOVER_METRIC = "tradewind_handover"
+LOOK_INTERVAL_S = 0.25
+COLLECTIVE_TIMEOUT_S = 300
+WAIT_INTERVAL_S = 0.25  # between two looks while there is no room for the minimum
+EXPLANATION_S = 1.0  # how long broken communication waits for a lost node to show
+LAST_SAVE_BEFORE_S = 3.0  # of a node's deadline, when there is nowhere to move to
+
+# How Ray Train's controller should run. A variable that the user has set wins.
+CONTROLLER_ENV = {
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "15",  # the room was seen a moment ago: if it is gone, look again
+    "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "60",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # ours looks more often, and saves before it leaves
+    "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticOrder:
+    """What the control loop has to keep to."""
+
+    job_id: str
+    limits: sizing.Limits
+    worker: Resources
+    folder: Path  # of the run: checkpoints, attempt counter
+    selector: Labels = field(default_factory=dict)
+    max_failures: int = 0
+    settle_s: float = 5.0
+    spares: bool = True
+
+
+class Link:
+    """What the policies of one controller share: the coordinator, and the group as it was last seen."""
+
+    def __init__(self, order: ElasticOrder, coordinator: Any) -> None:
+        self.order = order
+        self.coordinator = coordinator
+        self.attempt = 0
+        self.nodes: tuple[str, ...] = ()  # of each rank of the group that runs, or ran last
+        self.saved_handover = 0  # id of the last one that Ray Train has the checkpoint of
+        self.spare_kind: spares.Kind | None = None
+        self.spares: Counter[str] = Counter()  # spare processes by node that were asked for and not used
+        self.ordered: Counter[str] = Counter()  # processes that were ever started
+        self.avoid: dict[str, float] = {}  # nodes that do not answer -> until when they are avoided
+
+    def phase(self, phase: Phase, reason: str, workers: int | None = None) -> None:
+        self.coordinator.phase.remote(phase.value, reason, workers)
+
+    def look(self) -> tuple[Target | None, dict[str, Any]]:
+        found = ray.get(self.coordinator.look.remote())
+        return (Target(**found["target"]) if found["target"] else None), found["progress"]
+
+    def avoided(self, now_s: float) -> list[str]:
+        self.avoid = {node: until for node, until in self.avoid.items() if until > now_s}
+        return sorted(self.avoid)
+
+
+class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
+    """Looks at the cluster, has `sizing` decide, and asks the workers to save before anything planned happens."""
+
+    def __init__(self, scaling_config: Any, link: Link) -> None:
+        super().__init__(scaling_config)
+        self._link = link
+        self._looked_at_s = 0.0
+        self._wanted = 0  # the size that a pending change leads to, and since when it has been the same
+        self._wanted_since_s = 0.0
+        self._asked = 0  # id of the handover that is under way
+        self._saved_for: dict[str, int] = {}  # leaving nodes -> saves made on their account
+
+    def make_decision_for_non_running_worker_group(self) -> Any:
+        order, now = self._link.order, time.monotonic()
+        self._asked, self._wanted = 0, 0
+        target, _ = self._link.look()
+        fits = sum(self._rooms(look_at_nodes(), now).values())
+        size = min(sizing.goal(order.limits, target), fits)
+        if size < order.limits.min_workers:
+            waiting = f"room for {fits} of at least {order.limits.min_workers} workers"
+            self._link.phase(Phase.RESTARTING if self._link.attempt else Phase.STARTING, waiting, 0)
+            return NoopDecision()
+        return self._resize(size)
+
+    def make_decision_for_running_worker_group(self, worker_group_state: Any, worker_group_status: Any) -> Any:  # noqa: ARG002
+        now = time.monotonic()
+        if now - self._looked_at_s < LOOK_INTERVAL_S:
+            return NoopDecision()
+        self._looked_at_s = now
+        self._link.nodes = tuple(worker.metadata.node_id for worker in worker_group_state.workers)
+        group = sizing.Group(self._link.attempt, self._link.nodes)
+        target, progress = self._link.look()
+        nodes = look_at_nodes()
+        rooms = self._rooms(nodes, now)
+        self._order_spares(rooms, progress["steps_per_s"] is not None)
+        decision = sizing.decide(group, self._link.order.limits, target, sum(rooms.values()), nodes)
+        match decision:
+            case sizing.Resize():
+                return self._hand_over(group, decision, rooms, now)
+            case sizing.SaveOnly():
+                self._save_only(group, decision, nodes)
+            case _:  # a lost node shows as a failed worker at the next poll
+                self._call_off()
+        return NoopDecision()
+
+    def _hand_over(self, group: sizing.Group, change: sizing.Resize, rooms: Mapping[str, int], now: float) -> Any:
+        """Ask for a save; resize once Ray Train has the checkpoint."""
+        if self._wanted != change.size:
+            self._wanted, self._wanted_since_s = change.size, now
+        waited_s, grows = now - self._wanted_since_s, change.size > group.size
+        ripe = sizing.ripe(grows, not grows or self._is_warm(rooms), waited_s, self._link.order.settle_s)
+        if ripe and not self._asked:
+            self._asked = ray.get(self._link.coordinator.ask.remote(group.attempt, change.reason, True))
+        if not self._asked or self._link.saved_handover < self._asked:
+            return NoopDecision()
+        self._asked = 0
+        self._link.phase(Phase.RESIZING, change.reason)
+        return self._resize(change.size)
+
+    def _is_warm(self, rooms: Mapping[str, int]) -> bool:
+        """Whether every process that was started on these nodes has done its imports."""
+        warm = spares.count_warm(self._link.order.job_id)
+        return all(warm[node] >= self._link.ordered[node] for node in rooms)
+
+    def _save_only(self, group: sizing.Group, change: sizing.SaveOnly, nodes: Sequence[sizing.NodeView]) -> None:
+        """Once when the notice comes, once more shortly before the end."""
+        deadlines = {node.node_id: node.drain_deadline_s or 0.0 for node in nodes}
+        due = [
+            node
+            for node in change.nodes
+            if self._saved_for.get(node, 0) < (2 if 0 < deadlines[node] < time.time() + LAST_SAVE_BEFORE_S else 1)
+        ]
+        for node in due:
+            self._saved_for[node] = self._saved_for.get(node, 0) + 1
+        if due:
+            self._link.coordinator.ask.remote(group.attempt, change.reason, False)
+
+    def _call_off(self) -> None:
+        self._wanted = 0
+        if self._asked:
+            self._asked = 0
+            self._link.coordinator.release.remote()
+
+    def _rooms(self, nodes: Sequence[sizing.NodeView], now: float) -> dict[str, int]:
+        order, held = self._link.order, Counter(self._link.nodes)
+        return sizing.rooms(nodes, order.worker, held, order.selector, self._link.avoided(now))
+
+    def _order_spares(self, rooms: Mapping[str, int], settled: bool) -> None:
+        """Processes for the group after this one start now, once this one takes steps: they compete with it."""
+        link = self._link
+        if link.spare_kind is None:
+            return
+        held = Counter(node for node in link.nodes if node in rooms)
+        need = spares.wanted(held, rooms, link.spares, settled, link.order.limits.max_workers)
+        for node in ray.nodes() if need else []:
+            if node["NodeID"] in need:
+                link.spares[node["NodeID"]] += need[node["NodeID"]]
+                link.ordered[node["NodeID"]] += need[node["NodeID"]]
+                spares.order(node, link.spare_kind, need[node["NodeID"]])
+
+    def _resize(self, size: int) -> Any:
+        return ResizeDecision(num_workers=size, resources_per_worker=dict(self._link.order.worker))
+
+    def _get_num_workers_for_resource_request(self) -> int:
+        return self._link.order.limits.max_workers
+
+    # Ray's autoscaling coordinator is not asked: the wish stands in ours.
+    def after_controller_start(self, train_run_context: Any) -> None: ...
+
+    async def before_controller_shutdown(self) -> None: ...
+
+    def before_controller_abort(self) -> None: ...
+
+    def on_controller_start_worker_group(self, *, scaling_config: Any, num_workers: int) -> Any:  # noqa: ARG002
+        """Keep workers off nodes that leave or do not answer: the scheduler may not know of it yet."""
+        leaving = {node.node_id for node in look_at_nodes() if node.draining}
+        unfit = sorted(leaving.union(self._link.avoided(time.monotonic())))
+        selector = dict(self._link.order.selector)
+        if unfit:
+            selector[NODE_ID_LABEL] = f"!in({','.join(unfit)})"
+        return selector or None
+
+
+class LossPolicy(FailurePolicy):  # type: ignore[misc]
+    """Tells lost nodes from the user's own errors, and gives each its budget."""
+
+    def __init__(self, failure_config: Any, link: Link) -> None:
+        super().__init__(failure_config)
+        self._link = link
+        self._tally = losses.Tally()
+
+    def make_decision(self, training_failed_error: Any) -> Any:
+        if isinstance(training_failed_error, ControllerError):
+            return self._startup_failed(training_failed_error)
+        if not isinstance(training_failed_error, WorkerGroupError):
+            return FailureDecision.RAISE
+        failures = training_failed_error.worker_failures
+        dead = sum(_is_dead_worker(error) for error in failures.values())
+        lost = self._find_lost_nodes()
+        if not lost and not dead and all(losses.is_communication(error) for error in failures.values()):
+            lost = self._wait_for_lost_nodes()
+        why = losses.cause(failures, dead, len(lost))
+        return self._charge(why)
+
+    def _charge(self, why: losses.Cause) -> Any:
+        _, progress = self._link.look()
+        self._tally, again = losses.charge(self._tally, why, progress["step"], self._link.order.max_failures)
+        if again:
+            self._link.phase(Phase.RESTARTING, str(why))
+        return FailureDecision.RETRY if again else FailureDecision.RAISE
+
+    def _startup_failed(self, error: Any) -> Any:
+        """The group did not start: its room was taken, or a node went. Look again; the old claim is void."""
+        name = type(error.controller_failure).__name__
+        if name not in ("WorkerGroupStartupFailedError", "WorkerGroupStartupTimeoutError"):
+            return FailureDecision.RAISE
+        lost = self._find_lost_nodes()
+        self._link.nodes = ()
+        if name == "WorkerGroupStartupTimeoutError" or lost:
+            return FailureDecision.RETRY
+        return self._charge(losses.Cause.WORKER_CRASHED)
+
+    def _wait_for_lost_nodes(self) -> list[str]:
+        """Survivors see a closed connection before the node's last process is gone."""
+        end = time.monotonic() + EXPLANATION_S
+        while not (lost := self._find_lost_nodes()) and time.monotonic() < end:
+            time.sleep(0.1)
+        return lost
+
+    def _find_lost_nodes(self) -> list[str]:
+        """Nodes of the group that are dead, or that Ray takes for alive although their raylet does not answer."""
+        lost = find_silent_nodes(set(self._link.nodes))
+        until = time.monotonic() + 30
+        self._link.avoid.update(dict.fromkeys(lost, until))
+        return lost
+
+
+class GroupWatch(WorkerGroupCallback, ReportCallback):  # type: ignore[misc]
+    """Counts the attempts, and learns of the checkpoints that Ray Train has."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def before_worker_group_start(self, worker_group_context: Any) -> None:
+        self._link.attempt = checkpoint.next_attempt(self._link.order.folder)
+        self._link.coordinator.begin_attempt.remote(self._link.attempt, worker_group_context.num_workers)
+        if self._link.nodes == ():
+            self._link.phase(Phase.STARTING, "workers start", worker_group_context.num_workers)
+
+    def after_worker_group_start(self, worker_group: Any) -> None:
+        link = self._link
+        link.nodes = tuple(worker.metadata.node_id for worker in worker_group.get_workers())
+        link.ordered += Counter(link.nodes) - link.spares  # started without being asked for
+        link.spares -= Counter(link.nodes)  # used up
+        if link.order.spares:
+            environment = worker_group.execute_single(0, _runtime_env)
+            link.spare_kind = spares.Kind(ray.get_runtime_context().get_job_id(), environment)
+
+    def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:  # noqa: ARG002
+        self._link.saved_handover = max(self._link.saved_handover, metrics[0].get(HANDOVER_METRIC, 0))
+
+
+class QuickWorkerGroup(WorkerGroup):  # type: ignore[misc]
+    """Ends workers without asking them first, unless they have finished: they may hang in a collective."""
+
+    def shutdown(self) -> None:
+        status = self.get_latest_poll_status()
+        if status is None or not status.finished:
+            for worker in self.get_workers():
+                ray.kill(worker.actor)
+        super().shutdown()
+
+    @staticmethod
+    def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
+        # Nothing is added: a worker with an environment of its own cannot come from the pool of started processes.
+        return dict(custom_runtime_env)
+
+
+class ElasticController(TrainController):  # type: ignore[misc]
+    worker_group_cls = QuickWorkerGroup
+
+    def __init__(
+        self,
+        *,
+        env: Mapping[str, str],
+        order: ElasticOrder,
+        coordinator: Any,
+        train_run_context: Any,
+        callbacks: Any,
+        **rest: Any,
+    ) -> None:
+        # Set here and not by Ray: workers would inherit it, and an environment of its own costs a process start.
+        os.environ.update(env)
+        link = Link(order, coordinator)
+        super().__init__(
+            scaling_policy=ElasticPolicy(train_run_context.scaling_config, link),
+            failure_policy=LossPolicy(train_run_context.run_config.failure_config, link),
+            train_run_context=train_run_context,
+            callbacks=[*callbacks, GroupWatch(link)],
+            **rest,
+        )
+
+    async def _step(self) -> Any:
+        before = self.get_state()
+        result = await super()._step()
+        if result.next_state is before:  # nothing to do but wait for room
+            await asyncio.sleep(WAIT_INTERVAL_S)
+        return result
+
+
+class _Backend(_TorchBackend):  # type: ignore[misc]
+    def on_start(self, worker_group: Any, backend_config: Any) -> None:
+        """NCCL where there is CUDA; a GPU that is only a word in Ray's tables (the local cloud) gets gloo."""
+        found = worker_group.execute_single(0, _choose_backend)
+        super().on_start(worker_group, replace(backend_config, backend=found))
+
+    def on_shutdown(self, worker_group: Any, backend_config: Any) -> None:
+        """The processes end; leaving the group politely would wait for peers that are gone."""
+
+
+class ElasticTorchConfig(TorchConfig):  # type: ignore[misc]
+    @property
+    def backend_cls(self) -> type[_Backend]:
+        return _Backend
+
+
+class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
+    """A TorchTrainer whose worker group follows the cluster."""
+
+    def __init__(self, *args: Any, order: ElasticOrder, coordinator: Any, **rest: Any) -> None:
+        super().__init__(
+            *args,
+            torch_config=ElasticTorchConfig(backend="chosen on the workers", timeout_s=COLLECTIVE_TIMEOUT_S),
+            **rest,
+        )
+        self._order, self._coordinator = order, coordinator
+
+    def fit(self) -> Any:
+        env = CONTROLLER_ENV | {key: os.environ[key] for key in CONTROLLER_ENV if key in os.environ}
+        here = {NODE_ID_LABEL: ray.get_runtime_context().get_node_id()}
+        actor = ray.remote(num_cpus=0, label_selector=here)(ElasticController)
+        controller = actor.remote(
+            env=env,
+            order=self._order,
+            coordinator=self._coordinator,
+            train_fn_ref=ObjectRefWrapper(self._get_train_func()),
+            train_run_context=self.train_run_context,
+            callbacks=_useful(self._create_default_callbacks()),
+            validation_config=self.validation_config,
+        )
+        self._register_sigint_handler(controller)
+        ray.get(controller.run.remote())
+        result = ray.get(controller.get_result.remote())
+        if result.error:
+            raise result.error
+        return result
+
+
+def _is_dead_worker(error: Exception) -> bool:
+    inner = error.health_check_failure if isinstance(error, WorkerHealthCheckFailedError) else error
+    return isinstance(inner, RayActorError | WorkerHealthCheckTimeoutError)
+
+
+def _useful(callbacks: Sequence[Any]) -> list[Any]:
+    """Ray Train's own callbacks but two. One moves workers into a folder of its own: relative paths in the user's code
+    should mean what they say. The other is an actor that removes the placement group of a dead controller, which Ray
+    does by itself; it needs the dashboard, and its process is one more to wait for."""
+    return [
+        callback
+        for callback in callbacks
+        if not isinstance(callback, WorkingDirectorySetupCallback | PlacementGroupCleanerCallback)
+    ]
+
+
+def _runtime_env() -> str:
+    return str(ray.get_runtime_context().get_runtime_env_string())
+
+
+def _choose_backend() -> str:
+    import torch
+
+    return "nccl" if torch.cuda.is_available() else "gloo"

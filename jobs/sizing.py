@@ -1,0 +1,145 @@
+"""How many workers a training job should have now, and whether to change: pure functions of values.
+
+`ray_train.py` looks at the cluster and asks here; what comes out is executed there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tradewind.model import Labels, Resources, Target
+
+MAX_WARM_UP_S = 30.0
+EPSILON = 1e-6  # Ray counts resources in units of 1e-4; sums of fractions are a little off
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    min_workers: int
+    max_workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One live node, as Ray's tables show it."""
+
+    node_id: str
+    total: Resources
+    available: Resources
+    labels: Labels = field(default_factory=dict)
+    drain_deadline_s: float | None = None  # epoch seconds; 0 where it drains without one; None: it does not drain
+
+    @property
+    def draining(self) -> bool:
+        return self.drain_deadline_s is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The present workers: the node of each rank."""
+
+    attempt: int
+    nodes: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    reason: str = "the size is right"
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Nodes of the group are gone: start over from the last checkpoint."""
+
+    nodes: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Save at the next step boundary, then become a group of `size`."""
+
+    size: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SaveOnly:
+    """Save at the next step boundary and go on: a node is leaving, but there is no room to move to."""
+
+    nodes: tuple[str, ...]
+    reason: str
+
+
+Decision = Keep | Lost | Resize | SaveOnly
+
+
+def goal(limits: Limits, target: Target | None) -> int:
+    """What the job may have at most: its own limit, or less where the platform grants less; never below its minimum."""
+    granted = limits.max_workers if target is None else target.replicas
+    return max(limits.min_workers, min(limits.max_workers, granted))
+
+
+def room(node: NodeView, worker: Resources, held: int) -> int:
+    """Workers that a node can hold for this job: what is free, and what the job itself holds there."""
+    counts = []
+    for name, need in worker.items():
+        if need > 0:
+            free = min(node.total.get(name, 0.0), node.available.get(name, 0.0) + held * need)
+            counts.append(int((free + EPSILON) // need))
+    return min(counts, default=0)
+
+
+def rooms(
+    nodes: Sequence[NodeView], worker: Resources, held: Mapping[str, int], selector: Labels, avoid: Collection[str] = ()
+) -> dict[str, int]:
+    """Workers that each live node can hold, those left out that drain, are in `avoid`, or lack a label."""
+    return {
+        node.node_id: room(node, worker, held.get(node.node_id, 0))
+        for node in nodes
+        if not node.draining and node.node_id not in avoid and matches(node.labels, selector)
+    }
+
+
+def matches(labels: Labels, selector: Labels) -> bool:
+    """Ray's label selectors: `value`, `!value`, `in(a,b)`, `!in(a,b)`."""
+    return all(_matches_one(labels.get(key), wanted) for key, wanted in selector.items())
+
+
+def _matches_one(found: str | None, wanted: str) -> bool:
+    negated, plain = wanted.startswith("!"), wanted.removeprefix("!")
+    values = plain[3:-1].split(",") if plain.startswith("in(") and plain.endswith(")") else [plain]
+    return (found in [value.strip() for value in values]) != negated
+
+
+def decide(group: Group, limits: Limits, target: Target | None, fits: int, nodes: Sequence[NodeView]) -> Decision:
+    """What to do with a running group, given what fits (the sum of `rooms`) and the live nodes."""
+    alive = {node.node_id: node for node in nodes}
+    gone = tuple(sorted({node for node in group.nodes if node not in alive}))
+    if gone:
+        return Lost(gone, f"{_count(gone)} lost without notice")
+    wanted = min(goal(limits, target), fits)
+    leaving = tuple(sorted({node for node in group.nodes if alive[node].draining}))
+    if leaving and wanted < limits.min_workers:
+        return SaveOnly(leaving, f"{_count(leaving)} leaving, room for {fits} of at least {limits.min_workers} workers")
+    if leaving:
+        return Resize(wanted, f"{_count(leaving)} leaving")
+    if wanted < limits.min_workers or wanted == group.size:
+        return Keep()
+    grows = wanted > group.size
+    return Resize(wanted, f"room for {fits} workers" if grows else f"{goal(limits, target)} workers granted")
+
+
+def ripe(grows: bool, warm: bool, waited_s: float, settle_s: float) -> bool:
+    """Whether to act on a wanted change now. A growth waits until it has been the same for `settle_s` (nodes tend to
+    come in a row, and each change costs a restart) and until the new nodes are warm: the old group goes on."""
+    return not grows or (waited_s >= settle_s and (warm or waited_s >= settle_s + MAX_WARM_UP_S))
+
+
+def _count(nodes: Sequence[str]) -> str:
+    return "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"

@@ -1,0 +1,180 @@
+"""The door for users: `fit(train, workers=(2, 4), ...)` runs `train(run)` in every worker, and keeps it going.
+
+Stands between the user's script (a Ray driver) and `ray_train.py`, which runs Ray Train with our policies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tradewind.errors import JobFailed
+from tradewind.jobs import coordinator as coordinators
+from tradewind.jobs import spares
+from tradewind.jobs.progress import ProgressLine
+from tradewind.jobs.sizing import Limits
+from tradewind.model import JOB_ID_ENV, Phase, Wish
+
+if TYPE_CHECKING:
+    from tradewind.jobs.run import Run
+
+DEFAULT_STORAGE = "~/.tradewind/runs"
+FAREWELL_S = 5.0  # how long the last events wait for the agent
+
+
+@dataclass(frozen=True, slots=True)
+class FitResult:
+    """How a training run ended."""
+
+    name: str
+    step: int
+    loss: float | None
+    checkpoint: Path | None
+    folder: Path
+    attempts: int
+
+
+def fit(
+    train: Callable[[Run], Any],
+    *,
+    workers: int | tuple[int, int] = 1,
+    resources: Mapping[str, float] | None = None,
+    labels: Mapping[str, str] | None = None,
+    storage: str | Path = DEFAULT_STORAGE,
+    name: str | None = None,
+    checkpoint_every: int | None = 100,
+    checkpoint_every_s: float | None = None,
+    keep: int = 3,
+    max_failures: int = 0,
+    seed: int = 0,
+    ledger: str | Path | None = None,
+    curve: str | Path | None = None,
+    progress: bool = True,
+    settle_s: float = 5.0,
+) -> FitResult:
+    """Train on `workers` (one number, or the least and the most) that come and go.
+
+    `resources` is what one worker needs, {"CPU": 1} by default; `labels` selects nodes. A run with the same `storage`
+    and `name` goes on from its last checkpoint. Lost nodes are never counted as failures; `max_failures` is the number
+    of exceptions of `train` that are tried again. `ledger` and `curve` write down every sample and every loss.
+    """
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(log_to_driver=True, logging_level="warning")
+    limits = Limits(workers, workers) if isinstance(workers, int) else Limits(*workers)
+    worker = dict(resources or {"CPU": 1})
+    job_id = os.environ.get(JOB_ID_ENV) or f"local-{uuid.uuid4().hex[:8]}"
+    name = name or job_id
+    folder = Path(storage).expanduser().absolute() / name
+    folder.mkdir(parents=True, exist_ok=True)
+
+    from tradewind.jobs.run import RunSettings
+
+    settings = RunSettings(
+        job_id=job_id,
+        folder=folder,
+        checkpoint_every=checkpoint_every,
+        checkpoint_every_s=checkpoint_every_s,
+        keep=keep,
+        seed=seed,
+        threads=max(1, int(worker.get("CPU", 1))),
+        ledger=_absolute(ledger),
+        curve=_absolute(curve),
+    )
+    coordinator = coordinators.start(job_id)
+    wish = Wish(job_id, limits.min_workers, limits.max_workers, worker, dict(labels or {}))
+    coordinator.declare.remote(asdict(wish))
+    coordinator.phase.remote(Phase.STARTING.value, "the run starts", 0)
+    try:
+        with ProgressLine(coordinator, name) if progress else contextlib.nullcontext():
+            _run(train, settings, coordinator, wish, limits, max_failures, settle_s)
+        return _result(name, folder, coordinator)
+    finally:
+        _farewell(job_id, coordinator)
+
+
+def _run(
+    train: Callable[[Run], Any],
+    settings: Any,
+    coordinator: Any,
+    wish: Wish,
+    limits: Limits,
+    max_failures: int,
+    settle_s: float,
+) -> None:
+    import ray
+    from ray.train import CheckpointConfig, RunConfig, ScalingConfig
+    from ray.train.v2.api.exceptions import TrainingFailedError
+
+    from tradewind.jobs.ray_train import ElasticOrder, ElasticTrainer
+    from tradewind.jobs.run import work
+
+    warm = spares.environment(settings.job_id, ray.get_runtime_context().runtime_env)
+    order = ElasticOrder(
+        settings.job_id, limits, wish.resources, settings.folder, wish.labels, max_failures, settle_s, spares=bool(warm)
+    )
+    trainer = ElasticTrainer(
+        partial(work, train, settings, coordinator),
+        order=order,
+        coordinator=coordinator,
+        scaling_config=ScalingConfig(
+            num_workers=(limits.min_workers, limits.max_workers),
+            use_gpu=wish.resources.get("GPU", 0) > 0,
+            resources_per_worker=dict(wish.resources),
+        ),
+        run_config=RunConfig(
+            name=settings.folder.name,
+            storage_path=str(settings.folder.parent),
+            checkpoint_config=CheckpointConfig(num_to_keep=settings.keep),
+            worker_runtime_env=warm,
+        ),
+    )
+    try:
+        trainer.fit()
+    except TrainingFailedError as error:
+        raise JobFailed(_what_failed(settings.folder.name, error), "the traceback above is the worker's") from error
+
+
+def _what_failed(name: str, error: Any) -> str:
+    failures = getattr(error, "worker_failures", None)
+    if not failures:
+        return f"{name} failed: {error}"
+    rank, first = next(iter(failures.items()))
+    lines = str(first).strip().splitlines() or [type(first).__name__]
+    return f"{name} failed on rank {rank}: {lines[-1]}"
+
+
+def _result(name: str, folder: Path, coordinator: Any) -> FitResult:
+    import ray
+
+    from tradewind.jobs.checkpoint import newest
+
+    now = ray.get(coordinator.look.remote())["progress"]
+    found = newest(folder)
+    step = found[1].step if found else now["step"]
+    return FitResult(name, step, now["loss"], found[0] if found else None, folder, now["attempt"])
+
+
+def _farewell(job_id: str, coordinator: Any) -> None:
+    """The end is told; the last reports wait for the agent, if there is one."""
+    import ray
+
+    spares.forget(job_id)
+    ray.get(coordinator.phase.remote(Phase.DONE.value, "", 0))
+    ray.get(coordinator.declare.remote(None))
+    end = time.monotonic() + FAREWELL_S
+    while time.monotonic() < end and not ray.get(coordinator.drained.remote()):
+        time.sleep(0.1)
+    ray.kill(coordinator)
+
+
+def _absolute(path: str | Path | None) -> Path | None:
+    return Path(path).expanduser().absolute() if path else None

@@ -1,0 +1,290 @@
+"""What goes over the wire between the controller and people: shared by server and client, so that both agree.
+
+Everything here is a frozen value, or the Protocol that the server asks (`ControllerPort`). Pure.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Protocol
+
+from pydantic import ConfigDict, Field
+
+from tradewind import errors
+from tradewind.errors import ConfigError, ControllerError, JobNotFound, Problem, TradewindError
+from tradewind.model import Capacity, Contract, EndReason, JobSpec, Phase
+from tradewind.states import JobState, NodeState
+
+SERVICE = "tradewind"  # how /healthz tells our server from another one on a re-used port
+MAX_WAIT_S = 30.0  # the longest that a long poll holds a connection
+
+Count = Annotated[int, Field(ge=0)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    service: str
+    version: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobInfo:
+    job_id: str
+    name: str
+    tenant: str
+    state: JobState
+    submitted_at_s: float
+    phase: Phase | None = None
+    foreign: bool = False  # sent by plain `ray job submit`
+    workers: int = 0
+    min_workers: int = 0
+    max_workers: int = 0
+    step: int = 0
+    total_steps: int | None = None
+    loss: float | None = None  # None too where it is not a number
+    started_at_s: float | None = None
+    ended_at_s: float | None = None
+    reason: str = ""
+    cost_uusd: int = 0
+    nodes: tuple[str, ...] = ()  # launch ids that it holds something on
+    attempts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    launch_id: str
+    cloud: str
+    zone: str
+    instance_type: str
+    capacity: Capacity
+    state: NodeState
+    since_s: float  # when it came into this state
+    accelerator: str = ""
+    accelerator_count: float = 0.0
+    price_uusd_per_h: int | None = None  # None: unknown
+    jobs: tuple[str, ...] = ()
+    cost_uusd: int = 0
+    end: EndReason | None = None
+    detail: str = ""
+    reason: str = ""  # why it was bought
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandLine:
+    """Something that is asked for and not there; `hold` says why it is not being bought (empty: it is)."""
+
+    what: str
+    count: int = 1
+    hold: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionLine:
+    at_s: float
+    action: str
+    subject: str
+    reason: str
+    alternatives: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetStatus:
+    fleet: str
+    version: str
+    simulated: bool  # the local cloud: every amount is a pretence
+    uptime_s: float
+    ray_address: str = ""
+    dashboard_url: str = ""
+    nodes: tuple[NodeInfo, ...] = ()  # those that the cloud may bill
+    jobs: tuple[JobInfo, ...] = ()  # open ones, and the last that ended
+    cost_uusd: int = 0  # so far
+    price_uusd_per_h: int = 0  # now
+    demand: tuple[DemandLine, ...] = ()
+    decisions: tuple[DecisionLine, ...] = ()  # the latest, oldest first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitRequest:
+    """The fields of a JobSpec, checked, and no others."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    name: Text
+    entrypoint: Text
+    working_dir: str = ""
+    tenant: Text = "default"
+    min_workers: Count = 0
+    max_workers: Count = 0
+    worker_resources: Mapping[str, Annotated[float, Field(ge=0)]] = field(default_factory=dict)
+    worker_labels: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    deadline_at_s: float | None = None
+    budget_uusd: Annotated[int, Field(gt=0)] | None = None
+    max_retries: Count = 0
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> SubmitRequest:
+        return cls(
+            name=spec.name,
+            entrypoint=spec.entrypoint,
+            working_dir=spec.working_dir,
+            tenant=spec.tenant,
+            min_workers=spec.min_workers,
+            max_workers=spec.max_workers,
+            worker_resources=dict(spec.worker_resources),
+            worker_labels=dict(spec.worker_labels),
+            env=dict(spec.env),
+            deadline_at_s=spec.contract.deadline_at_s,
+            budget_uusd=spec.contract.budget_uusd,
+            max_retries=spec.max_retries,
+        )
+
+    def to_spec(self) -> JobSpec:
+        if not self.entrypoint.strip():
+            raise ConfigError([Problem("request", "entrypoint", "is blank; give a command, like `python train.py`")])
+        if self.min_workers > self.max_workers:
+            found = f"min {self.min_workers} is above max {self.max_workers}"
+            raise ConfigError([Problem("request", "workers", found)])
+        return JobSpec(
+            name=self.name,
+            entrypoint=self.entrypoint,
+            working_dir=self.working_dir,
+            tenant=self.tenant,
+            min_workers=self.min_workers,
+            max_workers=self.max_workers,
+            worker_resources=self.worker_resources,
+            worker_labels=self.worker_labels,
+            env=self.env,
+            contract=Contract(self.deadline_at_s, self.budget_uusd),
+            max_retries=self.max_retries,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptRequest:
+    """Play the cloud: take a node away (local cloud only)."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    target: Text  # a launch id, or a glob over market keys, "aws/*/spot"
+    notice_s: Annotated[float, Field(ge=0)] | None = None  # None: without notice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptReply:
+    launch_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogChunk:
+    """A piece of what a job printed. Ask again from `next_offset`."""
+
+    text: str
+    next_offset: int  # in bytes
+    more: bool = False  # there is more at once
+    over: bool = False  # the job has ended: nothing will be added
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLine:
+    """One event of the log; `event` is its JSON, `kind` and `at_s` included."""
+
+    sequence: int
+    event: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShutdownReport:
+    """What an end of the fleet ended, and what the clouds still list afterwards (must be empty)."""
+
+    jobs_stopped: tuple[str, ...] = ()
+    nodes_ended: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    cost_uusd: int = 0
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorBody:
+    """An error of the tree as JSON; the client raises the same class again."""
+
+    error: str  # class name in errors.py
+    message: str
+    hint: str = ""
+    problems: tuple[Problem, ...] = ()  # of a ConfigError
+
+    @classmethod
+    def of(cls, error: TradewindError) -> ErrorBody:
+        problems = error.problems if isinstance(error, ConfigError) else ()
+        return cls(error=type(error).__name__, message=error.message, hint=error.hint, problems=problems)
+
+    def to_exception(self) -> TradewindError:
+        found = getattr(errors, self.error, None)
+        if found is ConfigError:
+            return ConfigError(self.problems, self.hint)
+        if isinstance(found, type) and issubclass(found, TradewindError):
+            return found(self.message, self.hint)
+        return ControllerError(f"{self.error}: {self.message}", self.hint)
+
+
+class ControllerPort(Protocol):
+    """What the HTTP server asks of a controller. Called from several threads at once.
+
+    Unknown job ids raise JobNotFound, unknown nodes NotFound. `wait_s` is a long poll: return as soon as there is
+    something after `offset`/`after`, or (logs) the job is over, and at the latest after `wait_s` seconds.
+    """
+
+    def status(self) -> FleetStatus: ...
+
+    def jobs(self) -> Sequence[JobInfo]:
+        """All of them, oldest first."""
+        ...
+
+    def job(self, job_id: str) -> JobInfo: ...
+
+    def submit(self, spec: JobSpec) -> JobInfo: ...
+
+    def stop(self, job_id: str) -> JobInfo:
+        """Asks it to stop and returns at once; a job that is over stays as it is."""
+        ...
+
+    def logs(self, job_id: str, *, offset: int = 0, tail: int | None = None, wait_s: float = 0.0) -> LogChunk:
+        """What it printed from byte `offset` on; with `tail`, the last so many lines instead."""
+        ...
+
+    def receipt(self, job_id: str) -> dict[str, Any]:
+        """JSON of cost.receipt.Receipt."""
+        ...
+
+    def bill(self) -> dict[str, Any]:
+        """JSON of cost.receipt.Bill."""
+        ...
+
+    def events(self, *, after: int = 0, limit: int = 1000, wait_s: float = 0.0) -> Sequence[EventLine]: ...
+
+    def nodes(self) -> Sequence[NodeInfo]:
+        """All of them, ended ones included, oldest first."""
+        ...
+
+    def preempt(self, target: str, notice_s: float | None) -> Sequence[str]:
+        """The launch ids that will be taken. Raises Unsupported on a real cloud."""
+        ...
+
+    def shutdown(self) -> ShutdownReport:
+        """Stops jobs, ends nodes, and returns when the clouds list none any more (or have not in time).
+
+        The process ends by itself soon after the answer was given.
+        """
+        ...
+
+
+def job_not_found(job_id: str, known: Iterable[str]) -> JobNotFound:
+    """With the nearest id that there is."""
+    names = list(known)
+    near = difflib.get_close_matches(job_id, names, n=1, cutoff=0.5) or [name for name in names if job_id in name]
+    hint = f"did you mean {near[0]}? " if near else ""
+    return JobNotFound(f"there is no job {job_id}", f"{hint}{JobNotFound.default_hint}")

@@ -1,0 +1,160 @@
+"""Commands about the fleet and this machine: demo, up, down, status, nodes, preempt, doctor, schema, version."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from tradewind.cli_base import Options, emit, json_option, terminal_width, to_json
+
+if TYPE_CHECKING:
+    from tradewind.client import Fleet
+
+
+@click.command()
+@click.option("--keep", is_flag=True, help="Leave the fleet running at the end.")
+@click.pass_obj
+def demo(options: Options, keep: bool) -> None:
+    """Train through two preemptions on pretend clouds, and print the receipt."""
+    from tradewind.demo import run
+
+    raise click.exceptions.Exit(run(home=options.home, keep=keep))
+
+
+@click.command()
+@click.argument("config", required=False, metavar="[FLEET.YAML]", type=click.Path(exists=True, dir_okay=False))
+@click.option("--foreground", is_flag=True, help="Stay here until Ctrl-C, with the log on the screen.")
+@json_option
+@click.pass_obj
+def up(options: Options, config: str | None, foreground: bool, as_json: bool) -> None:
+    """Start a fleet: its controller and its Ray head. Nodes are bought when jobs ask for them."""
+    fleet_name = _name_in(config) if config else None
+    if foreground:
+        raise click.exceptions.Exit(_run(options, config, fleet_name))
+    with options.connect(start=True, config=config, fleet=fleet_name) as fleet:
+        status = fleet.status()
+        found = {"fleet": status.fleet, "url": fleet.url, "pid": fleet.pid, "started": fleet.started}
+        emit(found, as_json, lambda: _started(fleet, status.fleet, status.ray_address))
+    if config and not fleet.started:
+        click.echo(f"{config} was not read again: `tradewind down` first, to start with it.", err=True)
+
+
+def _name_in(config: str) -> str:
+    """The fleet's name in its file, all of which is checked by this."""
+    from pathlib import Path
+
+    from tradewind.config import load_fleet
+
+    return str(load_fleet(Path(config)).name)
+
+
+def _run(options: Options, config: str | None, fleet_name: str | None) -> int:
+    from pathlib import Path
+
+    from tradewind.controller_process import CONTROLLER, run_controller
+
+    return run_controller(options.place(fleet_name), Path(config) if config else None, options.command or CONTROLLER)
+
+
+def _started(fleet: Fleet, name: str, ray_address: str) -> str:
+    log = f"\n  its log is {fleet.place.log_file}" if fleet.place else ""
+    did = f"Started fleet {name}" if fleet.started else f"Fleet {name} is running already"
+    return (
+        f"{did}: {fleet.url}, process {fleet.pid}{log}\n"
+        + (f"  Ray is at {ray_address}\n" if ray_address else "")
+        + "  tradewind submit -- python train.py    run something\n"
+        "  tradewind status                       see what goes on\n"
+        "  tradewind down                         end all of it"
+    )
+
+
+@click.command()
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@json_option
+@click.pass_obj
+def down(options: Options, yes: bool, as_json: bool) -> None:
+    """Stop all jobs, end all nodes and the controller, and prove that nothing is left."""
+    from tradewind.render import shutdown_text
+    from tradewind.states import is_over
+
+    with options.connect() as fleet:
+        running = [job for job in fleet.jobs() if not is_over(job.info.state)]
+        if running and not yes:
+            names = ", ".join(job.job_id for job in running)
+            click.confirm(f"{len(running)} not over: {names}. Stop and end the fleet?", abort=True, err=True)
+        report = fleet.down()
+    emit(report, as_json, lambda: shutdown_text(report))
+
+
+@click.command()
+@json_option
+@click.pass_obj
+def status(options: Options, as_json: bool) -> None:
+    """The fleet on one screen: jobs, nodes, cost, what is asked for, what was decided."""
+    from tradewind.render import status_screen
+
+    with options.connect() as fleet:
+        found = fleet.status()
+    emit(found, as_json, lambda: status_screen(found, terminal_width()))
+
+
+@click.command()
+@click.option("--all", "-a", "everything", is_flag=True, help="Ended ones too.")
+@json_option
+@click.pass_obj
+def nodes(options: Options, everything: bool, as_json: bool) -> None:
+    """List the nodes."""
+    from tradewind.render import nodes_table
+    from tradewind.states import is_alive
+
+    with options.connect() as fleet:
+        found = [node for node in fleet.nodes() if everything or is_alive(node.state)]
+    emit(found, as_json, lambda: nodes_table(found, terminal_width()))
+
+
+@click.command()
+@click.argument("target", metavar="NODE | MARKET")
+@click.option("--notice", metavar="DURATION", help="Announce it so long before [default: take it at once].")
+@json_option
+@click.pass_obj
+def preempt(options: Options, target: str, notice: str | None, as_json: bool) -> None:
+    """Play the cloud: take a node away (local cloud only). MARKET may be a glob: 'aws/*/spot'."""
+    with options.connect() as fleet:
+        found = fleet.preempt(target, notice)
+    when = f"in {notice}" if notice else "at once"
+    emit({"launch_ids": found}, as_json, lambda: f"Taken {when}: {', '.join(found) or 'none matches'}")
+
+
+@click.command()
+@json_option
+@click.pass_obj
+def doctor(options: Options, as_json: bool) -> None:
+    """Check this machine and the fleet; each line that fails says what to do."""
+    from tradewind.doctor import run_checks
+    from tradewind.render import checks_text
+
+    checks = run_checks(options.place())
+    emit(checks, as_json, lambda: checks_text(checks))
+    raise click.exceptions.Exit(0 if all(check.ok for check in checks) else 1)
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(["fleet", "job"]))
+def schema(kind: Literal["fleet", "job"]) -> None:
+    """Print the JSON Schema of fleet or job files, for editors."""
+    from tradewind.config import json_schema
+
+    click.echo(to_json(json_schema(kind)))
+
+
+@click.command()
+@json_option
+def version(as_json: bool) -> None:
+    """Print the version."""
+    from tradewind import __version__
+
+    emit({"version": __version__}, as_json, lambda: f"tradewind {__version__}")
+
+
+COMMANDS = (demo, up, down, status, nodes, preempt, doctor, schema, version)

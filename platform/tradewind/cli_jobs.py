@@ -1,0 +1,172 @@
+"""Commands about jobs: submit, jobs, logs, stop, watch, cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from tradewind.cli_base import Options, emit, json_option, terminal_width, to_json
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": False},
+    epilog="Examples:  tradewind submit job.yaml   |   tradewind submit --workers 2..4 --gpus 1 -- python train.py",
+)
+@click.argument("what", nargs=-1, required=True, metavar="JOB.YAML | -- COMMAND...")
+@click.option("--name", help="A name to recognise it by.")
+@click.option("--workers", metavar="N | MIN..MAX", help="How many workers; a range makes it elastic.")
+@click.option("--cpus", type=click.FloatRange(0), help="CPUs of each worker.")
+@click.option("--gpus", type=click.FloatRange(0), help="GPUs of each worker.")
+@click.option("--accelerator", metavar="NAME", help="Of this type: A100, H100, L4, ...")
+@click.option("--working-dir", type=click.Path(exists=True, file_okay=False), help="Run it here [default: .].")
+@click.option("--tenant", help="Whose job it is.")
+@click.option("--deadline", metavar="6h | TIME", help="It should be done by then.")
+@click.option("--budget", metavar="USD", help="It may cost this much.")
+@click.option("--env", "env", multiple=True, metavar="KEY=VALUE", help="For its environment; may be repeated.")
+@click.option("--retries", type=click.IntRange(0), help="Start it again so often when it fails (lost nodes aside).")
+@click.option("--watch", is_flag=True, help="Show its progress until it ends.")
+@click.option("--follow", "-f", is_flag=True, help="Show what it prints until it ends.")
+@json_option
+@click.pass_obj
+def submit(options: Options, /, what: tuple[str, ...], watch: bool, follow: bool, as_json: bool, **given: Any) -> None:
+    """Submit a job file or a command. Starts a controller when none runs."""
+    with options.connect(start=True) as fleet:
+        job = fleet.submit(_what(what), **_words(given))
+        emit(job.info, as_json, lambda: _submitted(job.job_id))
+        if watch:
+            job.watch()
+        if follow:
+            _print_logs(job.logs(follow=True))
+        if watch or follow:
+            job.wait()  # fails here when the job failed, so that scripts see it
+
+
+def _what(words: tuple[str, ...]) -> Any:
+    from pathlib import Path
+
+    return Path(words[0]) if len(words) == 1 and words[0].endswith((".yaml", ".yml")) else list(words)
+
+
+def _words(given: dict[str, Any]) -> dict[str, Any]:
+    """Flags to the SDK's words."""
+    cpus, gpus, accelerator = given.pop("cpus"), given.pop("gpus"), given.pop("accelerator")
+    amounts = {"CPU": cpus, "GPU": gpus}
+    resources = {key: amount for key, amount in amounts.items() if amount is not None}
+    if accelerator:
+        from tradewind.model import LABEL_ACCELERATOR
+
+        given["labels"] = {LABEL_ACCELERATOR: accelerator}
+    pairs = given.pop("env")
+    bad = [pair for pair in pairs if "=" not in pair]
+    if bad:
+        raise click.UsageError(f"--env {bad[0]}: write it as KEY=VALUE")
+    given["max_retries"] = given.pop("retries")
+    given["env"] = dict(pair.split("=", 1) for pair in pairs) or None
+    return {**given, "resources": resources or None}
+
+
+def _submitted(job_id: str) -> str:
+    return (
+        f"Submitted {job_id}\n"
+        f"  tradewind watch {job_id}      its progress\n"
+        f"  tradewind logs -f {job_id}    what it prints\n"
+        f"  tradewind cost {job_id}       what it costs"
+    )
+
+
+@click.command()
+@click.option("--open", "only_open", is_flag=True, help="Only those that are not over.")
+@json_option
+@click.pass_obj
+def jobs(options: Options, only_open: bool, as_json: bool) -> None:
+    """List the jobs."""
+    from tradewind.render import jobs_table
+    from tradewind.states import is_over
+
+    with options.connect() as fleet:
+        found = [job.info for job in fleet.jobs() if not (only_open and is_over(job.info.state))]
+    emit(found, as_json, lambda: jobs_table(found, terminal_width()))
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the job ends.")
+@click.option("--tail", "-n", type=click.IntRange(0), metavar="LINES", help="Only the last lines.")
+@click.pass_obj
+def logs(options: Options, job_id: str, follow: bool, tail: int | None) -> None:
+    """Print what a job printed."""
+    with options.connect() as fleet:
+        job = fleet.job(job_id)
+        _print_logs(job.logs(follow=True, tail=tail) if follow else [job.logs(tail=tail)])
+
+
+def _print_logs(pieces: Any) -> None:
+    for piece in pieces:
+        click.echo(piece, nl=False)
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@click.option("--wait", is_flag=True, help="Return when it has stopped.")
+@json_option
+@click.pass_obj
+def stop(options: Options, job_id: str, wait: bool, as_json: bool) -> None:
+    """Ask a job to save and stop."""
+    from tradewind.render import progress_line
+
+    with options.connect() as fleet:
+        job = fleet.job(job_id)
+        info = job.stop()
+        if wait:
+            info = job.wait()
+    emit(info, as_json, lambda: progress_line(info))
+
+
+@click.command()
+@click.argument("job_id", metavar="[JOB]", required=False)
+@click.option("--for", "duration", metavar="DURATION", help="End after this time.")
+@json_option
+@click.pass_obj
+def watch(options: Options, job_id: str | None, duration: str | None, as_json: bool) -> None:
+    """Follow a job, or the whole fleet, live. With --json one line per change or event."""
+    import sys
+
+    from tradewind import watch as watching
+    from tradewind.units import parse_duration_s
+
+    duration_s = None if duration is None else parse_duration_s(duration)
+    with options.connect() as fleet:
+        if job_id is not None:
+            show = (lambda info: click.echo(_json_line(info))) if as_json else None
+            watching.watch_job(fleet.job(job_id), show)
+        elif sys.stdout.isatty() and not as_json:
+            watching.watch_fleet(fleet, duration_s)
+        else:
+            show_event = (lambda line: click.echo(_json_line(line))) if as_json else watching.show_event
+            watching.watch_events(fleet, show_event, duration_s)
+
+
+def _json_line(value: Any) -> str:
+    import json
+
+    return json.dumps(json.loads(to_json(value)))
+
+
+@click.command()
+@click.argument("job_id", metavar="[JOB]", required=False)
+@json_option
+@click.pass_obj
+def cost(options: Options, job_id: str | None, as_json: bool) -> None:
+    """The receipt of a job; without one, the bill of the fleet."""
+    with options.connect() as fleet:
+        if as_json:
+            click.echo(to_json(fleet.job(job_id).receipt_json() if job_id else fleet.bill_json()))
+        else:
+            from tradewind.cost import render
+
+            bill = None if job_id else fleet.bill()
+            click.echo(render.render_bill(bill) if bill else render.render_receipt(fleet.job(job_id or "").receipt()))
+
+
+COMMANDS = (submit, jobs, logs, stop, watch, cost)

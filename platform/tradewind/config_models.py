@@ -1,0 +1,255 @@
+"""What may stand in a fleet file and in a job file. Frozen and checked when built; config.py loads them.
+
+Keys in the file carry no units, their values do (`tick: 2s`); the attributes carry the unit in the name (`tick_s`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic.fields import FieldInfo
+
+from tradewind.config import FLEET_NAME
+from tradewind.config_types import (
+    Capacities,
+    DeadlineField,
+    Duration,
+    DurationRange,
+    EnvText,
+    Hazards,
+    Number,
+    OptionalDuration,
+    Usd,
+    Whole,
+    Workers,
+)
+from tradewind.model import Capacity, Contract, JobSpec
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_sections_are_left_out(cls, data: Any) -> Any:
+        """`limits:` with every line below it commented out is no mistake."""
+        if not isinstance(data, dict):
+            return data
+        fields = {info.alias or name: info for name, info in cls.model_fields.items()}
+        sections = {key for key, info in fields.items() if isinstance(_default(info), BaseModel | tuple | dict)}
+        return {key: value for key, value in data.items() if value is not None or key not in sections}
+
+
+def _default(info: FieldInfo) -> Any:
+    return info.get_default(call_default_factory=True, validated_data={})
+
+
+# --- the fleet file --------------------------------------------------------------------------------------------
+
+_LATER = ("aws", "gcp", "azure")
+
+
+def _cloud(value: object) -> object:
+    if value in _LATER:
+        raise ValueError("only `local` exists in this version; it plays the markets of aws, gcp and azure")
+    return value
+
+
+class OfferSelector(_Section):
+    """What may be bought. Everything that is left out fits anything."""
+
+    cloud: Literal["aws", "gcp", "azure"] | None = None
+    region: str | None = None
+    zone: str | None = None
+    instance_type: str | None = None
+    accelerator: str | None = Field(default=None, description="Like L4, A100 or H100.")
+    capacity: Capacities = (Capacity.SPOT, Capacity.ON_DEMAND)
+
+
+class Limits(_Section):
+    """What the fleet never goes beyond."""
+
+    max_nodes: Annotated[Whole, Field(ge=0)] = 10
+    max_uusd_per_h: Usd | None = Field(
+        default=None, alias="max_usd_per_hour", description="US dollars per hour over all nodes; left out: no limit."
+    )
+    max_launches_per_minute: Annotated[Whole, Field(ge=1)] = 30
+
+
+class Timing(_Section):
+    tick_s: Annotated[Duration, Field(ge=0.1)] = Field(
+        default=1.0, alias="tick", description="How often the fleet looks and decides."
+    )
+    idle_timeout_s: Duration = Field(
+        default=60.0, alias="idle_timeout", description="A node without work goes after this time."
+    )
+    boot_timeout_s: Annotated[Duration, Field(gt=0)] = Field(
+        default=180.0, alias="boot_timeout", description="A node that has not joined Ray after this time is given up."
+    )
+    min_node_life_s: Duration = Field(
+        default=30.0, alias="min_node_life", description="A node is kept at least this long, so that sizes do not flap."
+    )
+
+
+# What each action takes beside `at`, `do` and `market`.
+_STEP_KEYS: Mapping[str, frozenset[str]] = {
+    "preempt": frozenset({"notice", "count"}),
+    "stockout": frozenset({"for"}),
+    "restock": frozenset(),
+    "price": frozenset({"price_factor", "for"}),
+    "boot_failure": frozenset({"count", "for"}),
+}
+
+
+class ScriptStep(_Section):
+    """Something that happens to a pretend market at a given time."""
+
+    at_s: Duration = Field(alias="at", description="A duration like 20s, from the start of the fleet.")
+    do: Literal["preempt", "stockout", "restock", "price", "boot_failure"]
+    market: str = Field(default="*", description="A glob over cloud/zone/type/capacity, like aws/*/*/spot.")
+    notice_s: OptionalDuration = Field(
+        default=None, alias="notice", description="Of a preemption; left out: as in `local`; none: without notice."
+    )
+    count: Annotated[Whole, Field(ge=1)] | None = Field(default=None, description="How many nodes; left out: all.")
+    for_s: Annotated[Duration, Field(gt=0)] | None = Field(default=None, alias="for", description="Left out: for good.")
+    price_factor: Annotated[Number, Field(gt=0)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_fit_the_action(cls, data: Any) -> Any:
+        taken = _STEP_KEYS.get(str(data.get("do"))) if isinstance(data, dict) else None
+        if taken is None:
+            return data  # told by the checks of the fields
+        useless = sorted(({"notice", "count", "for", "price_factor"} & set(data)) - taken)
+        if useless:
+            raise ValueError(f"`do: {data['do']}` has no use for {', '.join(useless)}")
+        if data["do"] == "price" and data.get("price_factor") is None:
+            raise ValueError("`do: price` needs a price_factor, like 1.5")
+        return data
+
+
+class LocalCloud(_Section):
+    """How the pretend markets on this machine behave."""
+
+    seed: Whole = 0
+    launch_delay_s: DurationRange = Field(default=(0.5, 2.0), alias="launch_delay")
+    boot_failures: Annotated[Number, Field(ge=0, le=1)] = Field(
+        default=0.0, description="The share of nodes that never come up."
+    )
+    hazards_per_h: Hazards = Field(default_factory=dict, alias="hazard_per_hour")
+    notice_s: OptionalDuration = Field(default=30.0, alias="notice", description="Of a preemption; none: without.")
+    stock: Annotated[Whole, Field(ge=0)] | None = Field(
+        default=None, description="How many nodes each market has at once; left out: any number."
+    )
+    script: tuple[ScriptStep, ...] = ()
+    cpus_per_node: Annotated[Whole, Field(ge=1)] | None = Field(
+        default=None, description="Logical CPUs of every node; left out: as many as the real type has."
+    )
+
+    @property
+    def steps(self) -> tuple[ScriptStep, ...]:
+        """The script in the order of time; where a preemption says nothing of its notice, the usual one."""
+        steps = [
+            step if "notice_s" in step.model_fields_set else step.model_copy(update={"notice_s": self.notice_s})
+            for step in self.script
+        ]
+        return tuple(sorted(steps, key=lambda step: step.at_s))
+
+
+class FleetConfig(_Section):
+    """A fleet file."""
+
+    name: Annotated[str, Field(pattern=f"^{FLEET_NAME}$")] = Field(
+        description="Up to 32 small letters, digits and inner dashes."
+    )
+    cloud: Annotated[Literal["local"], BeforeValidator(_cloud)] = "local"
+    offers: tuple[OfferSelector, ...] = Field(default=(), description="What may be bought; empty: everything.")
+    limits: Limits = Limits()
+    timing: Timing = Timing()
+    local: LocalCloud = LocalCloud()
+
+
+# --- the job file ----------------------------------------------------------------------------------------------
+
+_Amount = Annotated[Number, Field(ge=0)]
+
+
+class WorkerResources(_Section):
+    """What one worker needs."""
+
+    cpu: _Amount = 1.0
+    gpu: _Amount | None = None
+    tpu: _Amount | None = None
+    memory_gib: _Amount | None = None
+    accelerator: str | None = Field(default=None, description="Like L4, A100 or H100. Alone, it means one of them.")
+    custom: dict[str, _Amount] = Field(default_factory=dict, description="Ray's custom resources, by name.")
+
+    def to_ray(self) -> dict[str, float]:
+        """As Ray counts them, without zeros."""
+        gpu, tpu = self.gpu, self.tpu
+        if self.accelerator and gpu is None and tpu is None:
+            gpu, tpu = (None, 1.0) if self.accelerator.startswith("TPU") else (1.0, None)
+        memory = None if self.memory_gib is None else self.memory_gib * 2**30
+        amounts = {"CPU": self.cpu, "GPU": gpu, "TPU": tpu, "memory": memory, **self.custom}
+        if self.accelerator:
+            amounts[f"accelerator_type:{self.accelerator}"] = 0.001  # as Ray itself asks for `accelerator_type=`
+        return {name: amount for name, amount in amounts.items() if amount}
+
+
+class JobConfig(_Section):
+    """A job file."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] = Field(
+        default="job", description="Up to 63 letters, digits, dots, dashes and underscores."
+    )
+    entrypoint: Annotated[str, Field(pattern=r"\S")] = Field(
+        description="A shell command, like `python train.py`; it runs on the head of the cluster."
+    )
+    working_dir: str = Field(default="", description="Sent to the cluster; relative to this file. May be a remote URI.")
+    tenant: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] = Field(
+        default="default", description="Who pays: up to 63 letters, digits, dots, dashes and underscores."
+    )
+    workers: Workers | None = Field(default=None, description="Left out: the program asks Ray for what it needs.")
+    resources: WorkerResources = WorkerResources()
+    labels: dict[str, str] = Field(
+        default_factory=dict, description="Ray's label selector, like {ray.io/market-type: spot}."
+    )
+    deadline: DeadlineField | None = None
+    budget_uusd: Usd | None = Field(default=None, alias="budget", description="In US dollars.")
+    env: dict[str, EnvText] = Field(default_factory=dict)
+    max_retries: Annotated[Whole, Field(ge=0)] = Field(
+        default=0, description="Of the program; nodes that were taken away do not count."
+    )
+
+    @field_validator("working_dir")
+    @classmethod
+    def _resolve(cls, value: str, info: ValidationInfo) -> str:
+        """Against the folder of the file, which comes as context."""
+        if not value or "://" in value:
+            return value
+        folder = (info.context or {}).get("folder", Path.cwd())
+        path = (folder / Path(value).expanduser()).resolve()
+        if not path.is_dir():
+            raise ValueError(f"there is no folder {path}")
+        return str(path)
+
+    def to_spec(self, now_s: float) -> JobSpec:
+        """What the controller is asked for; a deadline that is a span begins at `now_s`."""
+        fewest, most = self.workers or (0, 0)
+        deadline_at_s = self.deadline.resolve_s(now_s) if self.deadline else None
+        return JobSpec(
+            name=self.name,
+            entrypoint=self.entrypoint,
+            working_dir=self.working_dir,
+            tenant=self.tenant,
+            min_workers=fewest,
+            max_workers=most,
+            worker_resources=self.resources.to_ray() if self.workers or "resources" in self.model_fields_set else {},
+            worker_labels=dict(self.labels),
+            env=dict(self.env),
+            contract=Contract(deadline_at_s=deadline_at_s, budget_uusd=self.budget_uusd),
+            max_retries=self.max_retries,
+        )

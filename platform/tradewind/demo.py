@@ -1,0 +1,189 @@
+"""`tradewind demo`: the whole path in two minutes, with no account.
+
+Three pretend clouds, a real model on real Ray nodes, two preemptions, and the receipt.
+
+This file is the stage: it starts a fleet of its own in a temporary folder, plays the cloud that takes nodes away, and
+cleans up. What is shown is in demo_screen.py.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from tradewind.api import EventLine, FleetStatus, JobInfo, NodeInfo
+from tradewind.client import Fleet, Job, connect
+from tradewind.controller_process import CONTROLLER
+from tradewind.demo_screen import Scene, Screen, open_screen
+from tradewind.model import JobSpec, Phase
+from tradewind.states import JobState, NodeState, is_over
+
+# Every spot pool holds two nodes, so that the fleet must spread over the clouds.
+FLEET_YAML = """\
+name: demo
+offers:
+  - {cloud: azure, region: eastus2, instance_type: Standard_NC4as_T4_v3}
+  - {cloud: aws, zone: usw2-az1, instance_type: g4dn.xlarge}
+  - {cloud: gcp, zone: us-central1-a, instance_type: n1-standard-4+t4x1}
+limits: {max_nodes: 6, max_usd_per_hour: 10}
+timing: {tick: 500ms, idle_timeout: 20s, boot_timeout: 60s, min_node_life: 10s}
+local:
+  seed: 7
+  stock: 2
+  launch_delay: [0.2s, 1s]
+  cpus_per_node: 2
+"""
+STEPS = 400
+STEP_S = 0.48  # of work in a step, shared by the workers: the model is pretended to be larger than it is
+NOTICE_S = 12.0
+NEXT = """\
+Real: Ray, its nodes, the training, the kills, the checkpoints. Simulated: the clouds, and so the dollars.
+
+Next:  tradewind up                                 a fleet that stays
+       tradewind submit --watch -- python -m tradewind.jobs.examples.digits --workers 2..4 --steps 300
+       tradewind status; tradewind cost; tradewind down"""
+REFRESH_S = 0.25
+LIMIT_S = 420.0  # never longer, whatever happens
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One thing that the pretend cloud does to the job, when it has come so far."""
+
+    title: str
+    at_fraction: float
+    notice_s: float | None
+
+
+ACTS = (
+    Act(f"the cloud announces that it takes a node in {NOTICE_S:.0f} s", 0.20, NOTICE_S),
+    Act("the cloud takes a node without a word", 0.55, None),
+)
+
+
+def next_act(done: int, job: JobInfo) -> Act | None:
+    """The next act, once the job trains at full size and has come far enough. Pure."""
+    if done >= len(ACTS) or job.phase is not Phase.TRAINING or job.workers < job.max_workers:
+        return None
+    act = ACTS[done]
+    return act if job.step >= act.at_fraction * (job.total_steps or STEPS) else None
+
+
+def victim(job: JobInfo, nodes: Sequence[NodeInfo]) -> NodeInfo | None:
+    """The dearest spot node that the job trains on: what a cloud would rather sell to somebody else."""
+    held = [n for n in nodes if n.launch_id in job.nodes and n.state is NodeState.READY]
+    return max(held, key=lambda node: (node.price_uusd_per_h or 0, node.launch_id), default=None)
+
+
+@dataclass(slots=True)
+class Show:
+    """The run of the demo: looks, plays the next act, draws."""
+
+    fleet: Fleet
+    job: Job
+    screen: Screen
+    acts_done: int = 0
+    seen: int = 0  # the last event that was shown
+    began_s: float = field(default_factory=time.monotonic)
+
+    def play(self) -> JobInfo:
+        while True:
+            info, status = self.job.status(), self.fleet.status()
+            self.screen.draw(self._scene(info, status, self._news()))
+            if is_over(info.state):
+                return info
+            if time.monotonic() - self.began_s > LIMIT_S:
+                self.screen.say("This machine is too slow for the demo: it is stopped here.")
+                return self.job.stop()
+            self._act(info, status.nodes)
+            time.sleep(REFRESH_S)
+
+    def _act(self, info: JobInfo, nodes: Sequence[NodeInfo]) -> None:
+        act = next_act(self.acts_done, info)
+        node = victim(info, nodes) if act else None
+        if act and node:
+            self.acts_done += 1
+            self.screen.say(f"Act {self.acts_done}: {act.title} ({node.cloud}, {node.zone})")
+            self.fleet.preempt(node.launch_id, act.notice_s)
+
+    def _news(self) -> list[EventLine]:
+        lines = self.fleet.events(self.seen)
+        self.seen = lines[-1].sequence if lines else self.seen
+        return lines
+
+    def _scene(self, info: JobInfo, status: FleetStatus, news: Sequence[EventLine]) -> Scene:
+        return Scene(job=info, status=status, news=tuple(news), elapsed_s=time.monotonic() - self.began_s)
+
+
+def run(home: str | None = None, keep: bool = False) -> int:
+    """Returns the exit status: 0 when the job came through everything."""
+    signal.signal(signal.SIGTERM, _interrupt)  # so that `finally` cleans up
+    with _stage(home) as folder, open_screen() as screen:
+        screen.say("Tradewind demo: three pretend clouds on this machine, real Ray nodes, a real (small) model.")
+        screen.say("Starting a controller and a Ray head ...")
+        config = folder / "fleet.yaml"
+        config.write_text(FLEET_YAML)
+        fleet = connect(home=folder, fleet="demo", config=config, command=(*CONTROLLER, "--ephemeral"))
+        try:
+            job = fleet.submit(_job(folder))
+            info = Show(fleet, job, screen).play()
+            _epilogue(job, info, screen, folder)
+            return 0 if info.state is JobState.SUCCEEDED else 1
+        finally:
+            if not keep:
+                fleet.down()
+            fleet.close()
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def _stage(home: str | None) -> Iterator[Path]:
+    """A folder that is gone afterwards, unless the user named one."""
+    if home is not None:
+        folder = Path(home).expanduser().absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+        return
+    folder = Path(tempfile.mkdtemp(prefix="tradewind-demo-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _job(folder: Path) -> JobSpec:
+    resources = '{"CPU": 1, "GPU": 1}'
+    entrypoint = (
+        f"{sys.executable} -m tradewind.jobs.examples.digits --workers 2..4 --resources '{resources}'"
+        f" --steps {STEPS} --step-s {STEP_S} --checkpoint-every 40 --storage {folder / 'runs'}"
+        f" --ledger {folder / 'samples'} --curve {folder / 'loss.jsonl'}"
+    )
+    return JobSpec(
+        name="digits", entrypoint=entrypoint, min_workers=2, max_workers=4, worker_resources={"CPU": 1, "GPU": 1}
+    )
+
+
+def _epilogue(job: Job, info: JobInfo, screen: Screen, folder: Path) -> None:
+    """The receipt, what became of the samples, and what to try next."""
+    from tradewind.cost.render import render_receipt
+    from tradewind.jobs.sample_ledger import audit
+
+    if info.state is not JobState.SUCCEEDED:
+        screen.say(f"The job ended as {info.state}: {info.reason}")
+        screen.say(job.logs(tail=30))
+        return
+    samples = audit(folder / "samples")
+    screen.say("\n" + render_receipt(job.receipt()))
+    screen.say(f"samples skipped {samples.skipped}, repeated {samples.repeated}")
+    screen.say(NEXT)

@@ -1,0 +1,203 @@
+"""What people see: API values in, text (or HTML for notebooks) out. Pure; fits 80 columns, needs no terminal."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from tradewind.api import DecisionLine, DemandLine, EventLine, FleetStatus, JobInfo, NodeInfo, ShutdownReport
+from tradewind.autoscaler.providers.base import Check
+from tradewind.states import is_over
+from tradewind.units import format_duration, format_usd
+
+WIDTH = 80
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], width: int = WIDTH) -> str:
+    """Columns under their heads; `>` before a head aligns right. The last column is cut to fit."""
+    right = [head.startswith(">") for head in headers]
+    lines = [[head.lstrip(">") for head in headers], *([str(cell) for cell in row] for row in rows)]
+    sizes = [max(len(line[i]) for line in lines) for i in range(len(headers))]
+    taken = sum(sizes[:-1]) + 2 * (len(headers) - 1)
+    sizes[-1] = min(sizes[-1], max(width - taken, 8))
+    return "\n".join(_row(line, sizes, right) for line in lines)
+
+
+def _row(cells: Sequence[str], sizes: Sequence[int], right: Sequence[bool]) -> str:
+    cut = [_cut(cell, size) for cell, size in zip(cells, sizes, strict=True)]
+    padded = [c.rjust(n) if r else c.ljust(n) for c, n, r in zip(cut, sizes, right, strict=True)]
+    return "  ".join(padded).rstrip()
+
+
+def _cut(text: str, size: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= size else f"{line[: max(size - 1, 1)]}…"
+
+
+def jobs_table(jobs: Sequence[JobInfo], width: int = WIDTH) -> str:
+    if not jobs:
+        return "No jobs yet. Submit one: tradewind submit -- python train.py"
+    rows = [
+        (j.job_id, j.state, workers_text(j), step_text(j), format_usd(j.cost_uusd), _cut(j.name, 20), j.reason)
+        for j in jobs
+    ]
+    return table(("JOB", "STATE", ">WORKERS", ">STEP", ">COST", "NAME", "WHY"), rows, width)
+
+
+def workers_text(job: JobInfo) -> str:
+    if not job.max_workers:
+        return str(job.workers) if job.workers else "-"
+    low, high = job.min_workers, job.max_workers
+    return f"{job.workers} of {low if low == high else f'{low}..{high}'}"
+
+
+def step_text(job: JobInfo) -> str:
+    if not job.step and job.total_steps is None:
+        return "-"
+    return f"{job.step}/{job.total_steps}" if job.total_steps else str(job.step)
+
+
+def nodes_table(nodes: Sequence[NodeInfo], width: int = WIDTH) -> str:
+    if not nodes:
+        return "No nodes. They are bought when a job asks for them."
+    rows = [
+        (
+            node.launch_id,
+            node.end or node.state,
+            f"{node.cloud}/{node.zone}",
+            f"{node.instance_type} {'spot' if node.capacity == 'spot' else 'od'}",
+            "?" if node.price_uusd_per_h is None else format_usd(node.price_uusd_per_h),
+            ",".join(node.jobs) or node.detail or node.reason,
+        )
+        for node in nodes
+    ]
+    return table(("NODE", "STATE", "ZONE", "TYPE", ">PER HOUR", "FOR"), rows, width)
+
+
+def status_screen(status: FleetStatus, width: int = WIDTH) -> str:
+    """One screen: head line, jobs, nodes, what is missing, the last decisions."""
+    note = " (simulated)" if status.simulated else ""
+    head = [
+        f"Fleet {status.fleet}, up {format_duration(status.uptime_s)}, Tradewind {status.version}",
+        f"Cost {format_usd(status.cost_uusd)} so far, {format_usd(status.price_uusd_per_h)} per hour now{note}",
+    ]
+    if status.ray_address:
+        head.append(f"Ray {status.ray_address}" + (f"  {status.dashboard_url}" if status.dashboard_url else ""))
+    parts = ["\n".join(head), jobs_table(status.jobs, width), nodes_table(status.nodes, width)]
+    if status.demand:
+        parts.append("\n".join(["Asked for:", *(f"  {demand_text(line)}" for line in status.demand)]))
+    if status.decisions:
+        shown = [_cut(f"  {decision_text(line)}", width) for line in status.decisions[-5:]]
+        parts.append("\n".join(["Decided:", *(f"  {line}" for line in shown)]))
+    return "\n\n".join(parts)
+
+
+def demand_text(line: DemandLine) -> str:
+    return f"{line.count} x {line.what}" + (f": held back, {line.hold}" if line.hold else "")
+
+
+def decision_text(line: DecisionLine) -> str:
+    return f"{clock(line.at_s)} {line.action} {line.subject}: {line.reason}"
+
+
+def clock(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s).strftime("%H:%M:%S")
+
+
+def progress_line(job: JobInfo) -> str:
+    """A job in one line, for terminals without one and for logs."""
+    parts = [f"{job.job_id} {job.state}"]
+    if job.phase and not is_over(job.state):
+        parts.append(str(job.phase))
+    if job.workers or job.max_workers:
+        parts.append(f"workers {workers_text(job)}")
+    if job.step:
+        parts.append(f"step {step_text(job)}")
+    if job.loss is not None:
+        parts.append(f"loss {job.loss:.4g}")
+    parts.append(format_usd(job.cost_uusd))
+    return "  ".join(parts) + (f"  ({job.reason})" if job.reason else "")
+
+
+def bar(done: int, whole: int | None, size: int = 30) -> str:
+    """`[#####-----]`; empty where the end is unknown."""
+    if not whole:
+        return ""
+    full = min(size, size * done // whole)
+    return f"[{'#' * full}{'-' * (size - full)}]"
+
+
+# What of an event says most, in this order; the rest is in --json.
+_TELLING = ("job_id", "launch_id", "market", "action", "subject", "state", "phase", "workers", "last_step", "loss")
+_WHY = ("error", "end", "reason", "message", "detail")
+
+
+def event_text(line: EventLine) -> str:
+    event = line.event
+    words = [_short(event[key]) for key in _TELLING if event.get(key) not in (None, "")]
+    why = " ".join(str(event[key]) for key in _WHY if event.get(key))
+    return f"{clock(event['at_s'])} {event['kind']} {' '.join(words)}" + (f": {why}" if why else "")
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def checks_text(checks: Sequence[Check]) -> str:
+    size = max((len(check.name) for check in checks), default=0)
+    return "\n".join(
+        f"{'ok  ' if check.ok else 'FAIL'}  {check.name.ljust(size)}  {check.found}"
+        + (f"  -> {check.fix}" if check.fix and not check.ok else "")
+        for check in checks
+    )
+
+
+def shutdown_text(report: ShutdownReport) -> str:
+    jobs, nodes = len(report.jobs_stopped), len(report.nodes_ended)
+    note = " (simulated)" if report.simulated else ""
+    return (
+        f"Stopped {jobs} job{'' if jobs == 1 else 's'}, ended {nodes} node{'' if nodes == 1 else 's'}. "
+        f"Nothing is left. Cost in all: {format_usd(report.cost_uusd)}{note}"
+    )
+
+
+# --- notebooks -------------------------------------------------------------------------------------------------
+
+
+def html_job(job: JobInfo) -> str:
+    rows = (
+        ("job", job.job_id),
+        ("name", job.name),
+        ("state", f"{job.state}" + (f", {job.phase}" if job.phase and not is_over(job.state) else "")),
+        ("workers", workers_text(job)),
+        ("step", step_text(job)),
+        ("loss", "-" if job.loss is None else f"{job.loss:.4g}"),
+        ("cost", format_usd(job.cost_uusd)),
+        ("why", job.reason),
+    )
+    progress = f'<progress value="{job.step}" max="{job.total_steps}"></progress>' if job.total_steps else ""
+    return f"{_html_table(None, rows)}{progress}"
+
+
+def html_status(status: FleetStatus) -> str:
+    jobs = [(j.job_id, j.name, j.state, workers_text(j), step_text(j), format_usd(j.cost_uusd)) for j in status.jobs]
+    nodes = _html_counts(status.nodes, lambda node: f"{node.cloud} {node.instance_type} {node.capacity} {node.state}")
+    note = " (simulated)" if status.simulated else ""
+    head = f"Fleet {status.fleet}: {format_usd(status.cost_uusd)} so far{note}"
+    jobs_html = _html_table(("job", "name", "state", "workers", "step", "cost"), jobs)
+    return f"<b>{html.escape(head)}</b>{jobs_html}{_html_table(('nodes', 'what'), nodes)}"
+
+
+def _html_counts(nodes: Iterable[NodeInfo], key: Callable[[NodeInfo], str]) -> list[tuple[str, str]]:
+    counts: dict[str, int] = {}
+    for node in nodes:
+        counts[key(node)] = counts.get(key(node), 0) + 1
+    return [(str(count), name) for name, count in counts.items()]
+
+
+def _html_table(headers: Sequence[str] | None, rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in headers or ())
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table>{f'<tr>{head}</tr>' if head else ''}{body}</table>"

@@ -1,0 +1,220 @@
+"""The controller as a process: `python -m tradewind.service --home H --fleet F [--config fleet.yaml]`.
+
+Wires the parts of one local fleet together, serves them over HTTP, and ends them in order on SIGTERM, Ctrl-C or
+`tradewind down`. A controller that was killed leaves head and nodes running; the next one adopts them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from tradewind import __version__
+from tradewind.agent import Agent
+from tradewind.autoscaler.clock import SystemClock
+from tradewind.autoscaler.loop import Loop
+from tradewind.autoscaler.providers.local import LocalCloud
+from tradewind.autoscaler.providers.local_fleets import clean_up
+from tradewind.autoscaler.providers.local_market import Action, MarketEvent, MarketScript
+from tradewind.autoscaler.providers.raylets import LocalHead, default_base
+from tradewind.autoscaler.ray_state import RayState
+from tradewind.autoscaler.view import Limits, LoopSettings
+from tradewind.config import FleetConfig, load_fleet
+from tradewind.controller import Controller
+from tradewind.cost import catalog
+from tradewind.errors import ConfigError, Problem, TradewindError
+from tradewind.events import JobStateChanged
+from tradewind.home import FleetHome
+from tradewind.journal import Journal
+from tradewind.model import Offer
+from tradewind.server import create_app, serve
+from tradewind.states import JobState
+from tradewind.store import EventLog
+
+log = logging.getLogger(__name__)
+
+# The fleet of `tw.connect()` and `tradewind submit` when nobody has described one.
+DEFAULT_OFFERS = ("L4", "T4", "A10G", "A100", "V100")
+
+
+# --- from the fleet file to the parts; pure ----------------------------------------------------------------------
+
+
+def offers_of(config: FleetConfig) -> tuple[Offer, ...]:
+    """What the fleet may buy, by the catalogue. Offers without a price are left out: nobody can choose by it."""
+    found: dict[str, Offer] = {}
+    for number, selector in enumerate(config.offers):
+        matches = [
+            offer
+            for capacity in selector.capacity
+            for offer in catalog.load().find(
+                selector.accelerator,
+                cloud=selector.cloud,
+                region=selector.region,
+                zone=selector.zone,
+                instance_type=selector.instance_type,
+                capacity=capacity,
+            )
+        ]
+        if not matches:
+            problem = Problem("fleet file", f"offers[{number}]", "the catalogue has nothing like this")
+            raise ConfigError([problem], "leave out a line of the selector")
+        found.update((offer.market.key, offer) for offer in matches)
+    if not config.offers:
+        found.update((offer.market.key, offer) for name in DEFAULT_OFFERS for offer in catalog.load().find(name))
+        found.update((offer.market.key, offer) for offer in catalog.load().find("") if offer.accelerator == "")
+    return tuple(o for o in found.values() if o.price_uusd_per_h is not None and o.hosts == 1)
+
+
+def script_of(config: FleetConfig) -> MarketScript:
+    local = config.local
+    events = [
+        MarketEvent(
+            at_s=step.at_s,
+            action=Action(step.do),
+            market=step.market,
+            notice_s=step.notice_s,
+            count=step.count,
+            for_s=step.for_s,
+            price_factor=step.price_factor or 1.0,
+        )
+        for step in local.steps
+    ]
+    return MarketScript(
+        seed=local.seed,
+        launch_delay_s=local.launch_delay_s,
+        boot_failure_rate=local.boot_failures,
+        hazard_per_h=local.hazards_per_h,
+        notice_s=local.notice_s,
+        stock=local.stock,
+        events=events,
+    )
+
+
+def settings_of(config: FleetConfig, head: LocalHead) -> LoopSettings:
+    limits, timing = config.limits, config.timing
+    return LoopSettings(
+        fleet=config.name,
+        head_address=head.gcs_address,
+        limits=Limits(
+            max_nodes=limits.max_nodes,
+            max_uusd_per_h=limits.max_uusd_per_h,
+            launches_per_minute=limits.max_launches_per_minute,
+        ),
+        idle_timeout_s=timing.idle_timeout_s,
+        min_node_life_s=timing.min_node_life_s,
+        boot_timeout_s=timing.boot_timeout_s,
+    )
+
+
+def local_root(place: FleetHome) -> Path:
+    """The fleet's Ray files. Short, since the sockets below it must fit into 107 bytes; one for each home and fleet."""
+    digest = hashlib.sha256(str(place.folder.resolve()).encode()).hexdigest()[:8]
+    return default_base() / digest
+
+
+# --- life of the process -----------------------------------------------------------------------------------------
+
+
+def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
+    """Everything that is opened is closed again in the opposite order, whatever happens in between."""
+    parent_pid = os.getppid() if ephemeral else None
+    with ExitStack() as stack:
+        journal = Journal.load(stack.enter_context(EventLog.open(place.folder / "events.db")))
+        for folder in clean_up():
+            log.info("cleaned up after a fleet whose controller died: %s", folder)
+        cloud = LocalCloud(
+            local_root(place),
+            config.name,
+            offers_of(config),
+            script_of(config),
+            cpus_per_node=config.local.cpus_per_node,
+            ephemeral=ephemeral,
+        )
+        stack.callback(cloud.close)
+        head = _head(cloud, journal)
+        os.environ.update(head.env)  # before Ray is imported: its token is read then
+        agent = Agent(head.gcs_address, head.dashboard_url, place.folder / "storage", journal.record, journal.fleet)
+        agent.connect()
+        stack.callback(agent.close)
+        loop = Loop(
+            clock=SystemClock(),
+            record=journal.record,
+            fleet=journal.fleet,
+            ray=RayState(head.gcs_address),
+            providers=dict.fromkeys(("aws", "gcp", "azure"), cloud),
+            prices=cloud,
+            settings=settings_of(config, head),
+            wishes=lambda: tuple(agent.wishes.values()),
+        )
+        controller = Controller(
+            config.name, journal, head, cloud, agent, loop, place.folder / "job-logs", config.timing.tick_s
+        )
+        server = stack.enter_context(serve(create_app(controller, place.make_token())))
+        controller.start()
+        place.announce(server.url, os.getpid(), __version__)
+        stack.callback(place.withdraw)
+        log.info("fleet %s at %s, Ray at %s", config.name, server.url, head.gcs_address)
+        _until_ended(controller, parent_pid)
+
+
+def _head(cloud: LocalCloud, journal: Journal) -> LocalHead:
+    """The head that a killed controller left running, or a new one; then what ran on the old one is lost or resumes."""
+    head = LocalHead.adopt(cloud.root)
+    if head is not None:
+        return head
+    journal.record(*_orphaned_jobs(journal))
+    cloud.terminate(node.launch_id for node in cloud.list_nodes())
+    return LocalHead.start(cloud.root)
+
+
+def _orphaned_jobs(journal: Journal) -> Iterator[JobStateChanged]:
+    """Jobs of ours are started again by the agent and resume from their checkpoints; foreign ones cannot be."""
+    for job in journal.fleet.open_jobs:
+        if job.foreign:
+            reason = "its Ray cluster ended while no controller ran"
+            yield JobStateChanged(at_s=time.time(), job_id=job.job_id, state=JobState.FAILED, reason=reason)
+
+
+def _until_ended(controller: Controller, parent_pid: int | None) -> None:
+    """`down` over HTTP, SIGTERM and Ctrl-C all end the fleet in order; the answer to `down` is sent first.
+
+    An ephemeral fleet ends with the process that started it, too, however that one ended.
+    """
+    asked = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: asked.set())
+    while not controller.ended.wait(timeout=0.2):
+        if asked.is_set() or (parent_pid is not None and os.getppid() != parent_pid):
+            controller.shutdown()
+    time.sleep(0.3)  # the answer to `down` is on its way
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="tradewind.service", description=__doc__)
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--fleet", required=True)
+    parser.add_argument("--config", type=Path, help="a fleet file; left out: the defaults")
+    parser.add_argument("--ephemeral", action="store_true", help="a fleet that is worth nothing without its controller")
+    given = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        config = load_fleet(given.config) if given.config else FleetConfig(name=given.fleet)
+        run(FleetHome(given.home, given.fleet), config, ephemeral=given.ephemeral)
+    except TradewindError as error:
+        log.error("%s", error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""From what a person gives to `submit` (a command, a file, a JobSpec, and words beside it) to one JobSpec."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tradewind.errors import ConfigError, Problem
+from tradewind.model import Contract, JobSpec
+from tradewind.units import parse_duration_s, parse_usd
+
+Given = TypeVar("Given")
+Number = TypeVar("Number", int, float)
+
+_RANGE = re.compile(r"(\d+)(?:\s*(?:\.\.|-|:)\s*(\d+))?")
+_SHELL_WORDS = frozenset({"bash", "sh", "env", "exec", "python", "python3", "torchrun", "uv", "-m", "-u"})
+
+
+def build_spec(
+    what: str | Path | Sequence[str] | JobSpec,
+    *,
+    now_s: float,
+    name: str | None = None,
+    workers: int | str | tuple[int, int] | None = None,
+    resources: Mapping[str, float] | None = None,
+    labels: Mapping[str, str] | None = None,
+    working_dir: str | Path | None = None,
+    tenant: str | None = None,
+    deadline: str | int | float | datetime | None = None,
+    budget: str | int | float | None = None,
+    env: Mapping[str, str] | None = None,
+    max_retries: int | None = None,
+) -> JobSpec:
+    """What is None keeps the word of the file or the spec. Raises ConfigError."""
+    spec = _start(what, now_s)
+    low, high = (spec.min_workers, spec.max_workers) if workers is None else parse_workers(workers)
+    changes: dict[str, Any] = {
+        "name": name,
+        "worker_resources": None if resources is None else dict(resources),
+        "worker_labels": None if labels is None else dict(labels),
+        "working_dir": None if working_dir is None else _folder(working_dir),
+        "tenant": tenant,
+        "env": None if env is None else {**spec.env, **env},
+        "max_retries": max_retries,
+    }
+    given = {key: value for key, value in changes.items() if value is not None}
+    contract = Contract(
+        deadline_at_s=spec.contract.deadline_at_s if deadline is None else parse_deadline_s(deadline, now_s),
+        budget_uusd=spec.contract.budget_uusd if budget is None else _parse("budget", parse_usd, budget),
+    )
+    return replace(spec, min_workers=low, max_workers=high, contract=contract, **given)
+
+
+def _start(what: str | Path | Sequence[str] | JobSpec, now_s: float) -> JobSpec:
+    if isinstance(what, JobSpec):
+        return what
+    if isinstance(what, Path) or (isinstance(what, str) and what.strip().endswith((".yaml", ".yml"))):
+        from tradewind.config import load_job
+
+        spec: JobSpec = load_job(Path(what)).to_spec(now_s)
+        return spec
+    entrypoint = what if isinstance(what, str) else what[0] if len(what) == 1 else shlex.join(what)
+    return JobSpec(name=name_of(entrypoint), entrypoint=entrypoint, working_dir=str(Path.cwd()))
+
+
+def name_of(entrypoint: str) -> str:
+    """`python -m pkg.train --lr 1` -> train: the first word that says what is run."""
+    words = [word for word in entrypoint.split() if "=" not in word]
+    telling = next((word for word in words if Path(word).name not in _SHELL_WORDS), "job")
+    stem = Path(telling).name.removesuffix(".py").removesuffix(".sh").rpartition(".")[2]
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-") or "job"
+
+
+def parse_workers(given: int | str | tuple[int, int]) -> tuple[int, int]:
+    """4, "4", "2..4" or (2, 4) -> (min, max)."""
+    if isinstance(given, str):
+        found = _RANGE.fullmatch(given.strip())
+        if not found:
+            raise ConfigError([Problem("submit", "workers", f"{given!r} is neither a number nor a range like 2..4")])
+        low, high = int(found[1]), int(found[2] or found[1])
+    else:
+        low, high = (given, given) if isinstance(given, int) else given
+    if not 0 <= low <= high:
+        raise ConfigError([Problem("submit", "workers", f"{low}..{high} is not a range: 0 <= min <= max")])
+    return low, high
+
+
+def parse_deadline_s(given: str | int | float | datetime, now_s: float) -> float:
+    """A duration from now, or a moment (ISO text or datetime; local time unless it says otherwise)."""
+    if isinstance(given, datetime):
+        return given.timestamp()
+    if isinstance(given, str):
+        try:
+            return datetime.fromisoformat(given).timestamp()
+        except ValueError:
+            pass  # not a moment: a duration
+    return now_s + _parse("deadline", parse_duration_s, given)
+
+
+def _parse(field: str, parse: Callable[[Given], Number], given: Given) -> Number:
+    try:
+        return parse(given)
+    except ValueError as error:
+        raise ConfigError([Problem("submit", field, str(error))]) from error
+
+
+def _folder(given: str | Path) -> str:
+    """Absolute, since the controller runs elsewhere. Empty stays empty: no working folder."""
+    if str(given) == "":
+        return ""
+    path = Path(given).expanduser().resolve()
+    if not path.is_dir():
+        raise ConfigError([Problem("submit", "working_dir", f"{path} is not a folder")])
+    return str(path)

@@ -1,0 +1,106 @@
+"""From what the log knows (FleetState) to what people are shown (api). Pure; used by every controller, real or fake."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tradewind.api import DecisionLine, EventLine, JobInfo, NodeInfo
+from tradewind.autoscaler.fleet import JobRecord, NodeRecord
+from tradewind.cost.settle import NodeAccount
+from tradewind.events import AnyEvent, DecisionRecorded, encode
+
+
+def job_info(job: JobRecord, cost_uusd: int = 0) -> JobInfo:
+    return JobInfo(
+        job_id=job.job_id,
+        name=job.spec.name,
+        tenant=job.spec.tenant,
+        state=job.state,
+        phase=job.phase,
+        foreign=job.foreign,
+        workers=job.workers,
+        min_workers=job.spec.min_workers,
+        max_workers=job.spec.max_workers,
+        step=job.step,
+        total_steps=job.total_steps,
+        # JSON has no NaN; a loss that is none is told as missing.
+        loss=job.loss if job.loss is not None and math.isfinite(job.loss) else None,
+        submitted_at_s=job.submitted_at_s,
+        started_at_s=job.started_at_s,
+        ended_at_s=job.ended_at_s,
+        reason=job.reason or job.phase_reason,
+        cost_uusd=cost_uusd,
+        nodes=tuple(sorted(job.holdings)),
+        attempts=job.attempt,
+    )
+
+
+def node_info(
+    node: NodeRecord,
+    jobs: Iterable[JobRecord] = (),
+    *,
+    price_uusd_per_h: int | None = None,
+    cost_uusd: int = 0,
+) -> NodeInfo:
+    """`price_uusd_per_h` is today's price where it differs from the one at the launch."""
+    offer = node.offer
+    return NodeInfo(
+        launch_id=node.launch_id,
+        cloud=offer.market.cloud,
+        zone=offer.market.zone,
+        instance_type=offer.market.instance_type,
+        capacity=offer.market.capacity,
+        accelerator=offer.accelerator,
+        accelerator_count=offer.accelerator_count,
+        state=node.state,
+        since_s=node.state_since_s,
+        price_uusd_per_h=offer.price_uusd_per_h if price_uusd_per_h is None else price_uusd_per_h,
+        jobs=tuple(job.job_id for job in jobs if node.launch_id in job.holdings),
+        cost_uusd=cost_uusd,
+        end=node.end,
+        detail=node.detail,
+        reason=node.reason,
+    )
+
+
+def event_line(sequence: int, event: AnyEvent) -> EventLine:
+    return EventLine(sequence=sequence, event=json.loads(encode(event)))
+
+
+def decision_line(event: DecisionRecorded) -> DecisionLine:
+    return DecisionLine(
+        at_s=event.at_s,
+        action=event.action,
+        subject=event.subject,
+        reason=event.reason,
+        alternatives=event.alternatives,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a screen needs of the ledger at one moment."""
+
+    total_uusd: int
+    rate_uusd_per_h: int  # of the nodes that are billed now
+    by_job: Mapping[str, int]
+    by_node: Mapping[str, int]
+    prices: Mapping[str, int | None]  # by node: the last one
+
+    @classmethod
+    def of(cls, accounts: Sequence[NodeAccount]) -> Costs:
+        by_job: Counter[str] = Counter()
+        for account in accounts:
+            for entry in account.entries:
+                by_job[entry.job_id] += entry.cost_uusd
+        return cls(
+            total_uusd=sum(account.cost_uusd for account in accounts),
+            rate_uusd_per_h=sum(account.price_uusd_per_h or 0 for account in accounts if account.ended_ms is None),
+            by_job=by_job,
+            by_node={account.launch_id: account.cost_uusd for account in accounts},
+            prices={account.launch_id: account.price_uusd_per_h for account in accounts},
+        )

@@ -1,0 +1,164 @@
+"""The coordinator's protocol, without Ray: it is a plain object with async methods."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tradewind.events import CheckpointCommitted, PhaseChanged, StepCommitted, decode
+from tradewind.jobs.coordinator import Coordinator, Outbox
+from tradewind.jobs.progress import line
+from tradewind.model import Phase, Wish
+
+
+def phase(at_s: float) -> PhaseChanged:
+    return PhaseChanged(at_s=at_s, job_id="j", attempt=1, sequence=0, phase=Phase.TRAINING, workers=1)
+
+
+def run(body: Callable[[Coordinator], Any]) -> Any:
+    return asyncio.run(body(Coordinator("j", clock=lambda: 50.0)))
+
+
+async def poll(coordinator: Coordinator, after: int) -> list[Any]:
+    return [decode(event) for event in (await coordinator.poll(after))["events"]]
+
+
+@given(st.lists(st.one_of(st.integers(1, 5), st.none()), max_size=30), st.integers(0, 1000))
+def test_every_report_arrives_with_increasing_numbers_until_it_is_acknowledged(
+    script: list[int | None], start: int
+) -> None:
+    """Numbers: that many reports are made. None: the agent polls, and every other answer is lost on the way."""
+    box, made, log, answers = Outbox(), 0, {}, 0
+    known = start
+    for entry in [*script, None, None, None]:
+        if entry is not None:
+            for _ in range(entry):
+                made += 1
+                box.put(phase(float(made)))
+            continue
+        answers += 1
+        events = [decode(event) for event in box.read(known)]
+        if answers % 2:
+            log.update({event.sequence: event.at_s for event in events})  # type: ignore[union-attr]
+            known = max(log, default=start)
+    assert list(log) == sorted(log) == list(range(start + 1, start + made + 1))
+    assert list(log.values()) == [float(number) for number in range(1, made + 1)]
+    box.read(known)
+    assert box.empty
+
+
+def test_without_an_agent_old_reports_fall_out_and_nobody_is_waited_for() -> None:
+    box = Outbox(limit=3)
+    for number in range(5):
+        box.put(phase(float(number)))
+    assert not box.ever_read
+    assert [decode(event).at_s for event in box.read(0)] == [2.0, 3.0, 4.0]
+
+
+def test_the_higher_epoch_wins() -> None:
+    async def body(coordinator: Coordinator) -> Any:
+        taken = [await coordinator.set_target(epoch, replicas) for epoch, replicas in ((2, 3), (1, 9), (2, 9), (3, 4))]
+        return taken, (await coordinator.look())["target"]
+
+    taken, target = run(body)
+    assert taken == [True, False, False, True]
+    assert target == {"epoch": 3, "replicas": 4, "deadline_s": None}
+
+
+def test_the_wish_is_told_and_withdrawn() -> None:
+    async def body(coordinator: Coordinator) -> Any:
+        wish = asdict(Wish("j", 2, 4, {"GPU": 1.0}))
+        await coordinator.declare(wish)
+        before = (await coordinator.poll(0))["wish"]
+        await coordinator.declare(None)
+        return before == wish, (await coordinator.poll(0))["wish"]
+
+    assert run(body) == (True, None)
+
+
+def test_steps_checkpoints_and_phases_reach_the_agent() -> None:
+    async def body(coordinator: Coordinator) -> Any:
+        await coordinator.begin_attempt(1, 4)
+        await coordinator.phase("starting", "workers start")
+        await coordinator.phase("starting", "workers start")  # no news
+        await coordinator.training(1, 0, 300)
+        await coordinator.committed(1, 4, 10.0, 11.0, 1, 20, 1200, 0.5)
+        await coordinator.checkpointed(1, 20, "/runs/step-20", 0.01)
+        return await poll(coordinator, 0)
+
+    starting, training, steps, saved = run(body)
+    assert (starting.phase, training.phase, training.workers) == (Phase.STARTING, Phase.TRAINING, 4)
+    assert isinstance(steps, StepCommitted)
+    assert (steps.first_step, steps.last_step, steps.total_steps, steps.samples) == (1, 20, 300, 1200)
+    assert isinstance(saved, CheckpointCommitted)
+    assert [event.sequence for event in (starting, training, steps, saved)] == [1, 2, 3, 4]
+
+
+def test_late_news_of_an_ended_group_keeps_its_attempt_and_moves_nothing() -> None:
+    async def body(coordinator: Coordinator) -> Any:
+        await coordinator.begin_attempt(2, 3)
+        await coordinator.training(2, 20, 300)
+        await coordinator.committed(1, 4, 10.0, 11.0, 21, 30, 600, 0.5)
+        await coordinator.training(1, 0, 300)
+        return (await poll(coordinator, 0))[-1], (await coordinator.look())["progress"]
+
+    late, now = run(body)
+    assert (late.attempt, late.last_step, late.workers) == (1, 30, 4)
+    assert (now["step"], now["attempt"]) == (20, 2)
+
+
+def test_rank_0_is_woken_by_a_handover_of_its_attempt_only() -> None:
+    async def body(coordinator: Coordinator) -> Any:
+        await coordinator.begin_attempt(5, 2)
+        waiting = asyncio.create_task(coordinator.watch(5, 0, 10.0))
+        await asyncio.sleep(0)
+        number = await coordinator.ask(5, "a node leaves", True)
+        old = await coordinator.watch(4, 0, 0.01)
+        again = await coordinator.watch(5, number, 0.01)
+        return number, await waiting, old, again
+
+    assert run(body) == (1, (1, True, "a node leaves"), None, None)
+
+
+def test_a_change_that_is_called_off_releases_the_workers() -> None:
+    async def body(coordinator: Coordinator) -> Any:
+        number = await coordinator.ask(1, "grow", True)
+        held = await coordinator.wait_release(number, 0.01)
+        waiting = asyncio.create_task(coordinator.wait_release(number, 10.0))
+        await asyncio.sleep(0)
+        await coordinator.release()
+        return held, await waiting
+
+    assert run(body) == (False, True)
+
+
+def test_the_end_waits_only_for_an_agent_that_was_there() -> None:
+    async def body(coordinator: Coordinator) -> Any:
+        await coordinator.phase("done")
+        nobody = await coordinator.drained()
+        last = (await poll(coordinator, 0))[-1].sequence
+        unread = await coordinator.drained()
+        await coordinator.poll(last)
+        return nobody, unread, await coordinator.drained()
+
+    assert run(body) == (True, False, True)
+
+
+def test_the_progress_line_says_what_matters() -> None:
+    async def body(coordinator: Coordinator) -> Any:
+        await coordinator.begin_attempt(1, 4)
+        await coordinator.training(1, 0, 100)
+        await coordinator.committed(1, 4, 10.0, 12.0, 1, 20, 1200, 0.51234)
+        training = line((await coordinator.look())["progress"])
+        await coordinator.phase("resizing", "1 node leaving")
+        return training, line((await coordinator.look())["progress"])
+
+    assert run(body) == (
+        "step 20/100  loss 0.5123  4 workers  10.0 steps/s  8 s left",
+        "step 20/100  loss 0.5123  4 workers  resizing: 1 node leaving",
+    )
