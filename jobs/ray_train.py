@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ import ray
 from ray.exceptions import RayActorError
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.torch.config import _TorchBackend
-from ray.train.v2._internal.callbacks import WorkingDirectorySetupCallback
+from ray.train.v2._internal.callbacks import DatasetsCallback, WorkingDirectorySetupCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError
 from ray.train.v2._internal.execution.callback import ReportCallback, WorkerGroupCallback
@@ -83,7 +84,7 @@ class Link:
         self.attempt = 0
         self.nodes: tuple[str, ...] = ()  # of each rank of the group that runs, or ran last
         self.saved_handover = 0  # id of the last one that Ray Train has the checkpoint of
-        self.spare_kind: spares.Kind | None = None
+        self.spare_kind = spares.expected_kind(order.job_id) if order.spares else None
         self.spares: Counter[str] = Counter()  # spare processes by node that were asked for and not used
         self.ordered: Counter[str] = Counter()  # processes that were ever started
         self.avoid: dict[str, float] = {}  # nodes that do not answer -> until when they are avoided
@@ -107,22 +108,24 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         super().__init__(scaling_config)
         self._link = link
         self._looked_at_s = 0.0
-        self._wanted = 0  # the size that a pending change leads to, and since when it has been the same
+        self._wanted = -1  # the size that is within reach, and since when it has been the same
         self._wanted_since_s = 0.0
         self._asked = 0  # id of the handover that is under way
         self._saved_for: dict[str, int] = {}  # leaving nodes -> saves made on their account
 
     def make_decision_for_non_running_worker_group(self) -> Any:
-        order, now = self._link.order, time.monotonic()
-        self._asked, self._wanted = 0, 0
+        order, now, first = self._link.order, time.monotonic(), self._link.attempt == 0
+        self._asked = 0
         target, _ = self._link.look()
-        fits = sum(self._rooms(look_at_nodes(), now).values())
-        size = min(sizing.goal(order.limits, target), fits)
-        if size < order.limits.min_workers:
-            waiting = f"room for {fits} of at least {order.limits.min_workers} workers"
-            self._link.phase(Phase.RESTARTING if self._link.attempt else Phase.STARTING, waiting, 0)
-            return NoopDecision()
-        return self._resize(size)
+        rooms = self._rooms(look_at_nodes(), now)
+        fits, goal = sum(rooms.values()), sizing.goal(order.limits, target)
+        waited_s = self._wanted_for_s(fits, now)
+        if sizing.may_start(fits, order.limits.min_workers, goal, first, waited_s, order.settle_s):
+            return self._resize(min(goal, fits))
+        self._order_spares(rooms, settled=True)  # imports are done while further nodes come
+        waiting = f"room for {fits} of {order.limits.min_workers} to {goal} workers"
+        self._link.phase(Phase.STARTING if first else Phase.RESTARTING, waiting, 0)
+        return NoopDecision()
 
     def make_decision_for_running_worker_group(self, worker_group_state: Any, worker_group_status: Any) -> Any:  # noqa: ARG002
         now = time.monotonic()
@@ -147,9 +150,7 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
 
     def _hand_over(self, group: sizing.Group, change: sizing.Resize, rooms: Mapping[str, int], now: float) -> Any:
         """Ask for a save; resize once Ray Train has the checkpoint."""
-        if self._wanted != change.size:
-            self._wanted, self._wanted_since_s = change.size, now
-        waited_s, grows = now - self._wanted_since_s, change.size > group.size
+        waited_s, grows = self._wanted_for_s(change.size, now), change.size > group.size
         ripe = sizing.ripe(grows, not grows or self._is_warm(rooms), waited_s, self._link.order.settle_s)
         if ripe and not self._asked:
             self._asked = ray.get(self._link.coordinator.ask.remote(group.attempt, change.reason, True))
@@ -158,6 +159,12 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         self._asked = 0
         self._link.phase(Phase.RESIZING, change.reason)
         return self._resize(change.size)
+
+    def _wanted_for_s(self, size: int, now: float) -> float:
+        """For how long the same size has been within reach."""
+        if self._wanted != size:
+            self._wanted, self._wanted_since_s = size, now
+        return now - self._wanted_since_s
 
     def _is_warm(self, rooms: Mapping[str, int]) -> bool:
         """Whether every process that was started on these nodes has done its imports."""
@@ -178,7 +185,7 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
             self._link.coordinator.ask.remote(group.attempt, change.reason, False)
 
     def _call_off(self) -> None:
-        self._wanted = 0
+        self._wanted = -1
         if self._asked:
             self._asked = 0
             self._link.coordinator.release.remote()
@@ -295,8 +302,11 @@ class GroupWatch(WorkerGroupCallback, ReportCallback):  # type: ignore[misc]
         link.ordered += Counter(link.nodes) - link.spares  # started without being asked for
         link.spares -= Counter(link.nodes)  # used up
         if link.order.spares:
-            environment = worker_group.execute_single(0, _runtime_env)
-            link.spare_kind = spares.Kind(ray.get_runtime_context().get_job_id(), environment)
+            found = spares.Kind(ray.get_runtime_context().get_job_id(), worker_group.execute_single(0, _runtime_env))
+            if found != link.spare_kind:
+                logger.info("spare processes were of another kind: %s, not %s", link.spare_kind, found)
+                link.spare_kind = found
+                link.spares.clear()
 
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:  # noqa: ARG002
         self._link.saved_handover = max(self._link.saved_handover, metrics[0].get(HANDOVER_METRIC, 0))
@@ -390,7 +400,8 @@ class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
             callbacks=_useful(self._create_default_callbacks()),
             validation_config=self.validation_config,
         )
-        self._register_sigint_handler(controller)
+        if threading.current_thread() is threading.main_thread():
+            self._register_sigint_handler(controller)
         ray.get(controller.run.remote())
         result = ray.get(controller.get_result.remote())
         if result.error:
@@ -404,14 +415,11 @@ def _is_dead_worker(error: Exception) -> bool:
 
 
 def _useful(callbacks: Sequence[Any]) -> list[Any]:
-    """Ray Train's own callbacks but two. One moves workers into a folder of its own: relative paths in the user's code
-    should mean what they say. The other is an actor that removes the placement group of a dead controller, which Ray
-    does by itself; it needs the dashboard, and its process is one more to wait for."""
-    return [
-        callback
-        for callback in callbacks
-        if not isinstance(callback, WorkingDirectorySetupCallback | PlacementGroupCleanerCallback)
-    ]
+    """Ray Train's own callbacks but three. One moves workers into a folder of its own: relative paths in the user's
+    code should mean what they say. One is an actor that removes the placement group of a dead controller, which Ray
+    does by itself. One is an actor for Ray Data, which `fit` does not use. Each process is one more to wait for."""
+    left_out = WorkingDirectorySetupCallback | PlacementGroupCleanerCallback | DatasetsCallback
+    return [callback for callback in callbacks if not isinstance(callback, left_out)]
 
 
 def _runtime_env() -> str:

@@ -8,6 +8,7 @@ some seconds slower.
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import os
 from collections import Counter
@@ -81,6 +82,18 @@ class Kind:
 
     job_id: str  # Ray's, hex
     runtime_env: str  # serialized
+
+
+def expected_kind(job_id: str) -> Kind:
+    """What workers will be, before there is one to ask: the environment of this process (an actor or driver of the job)
+    with ours on top, written as Ray writes it. A wrong guess costs a process that nobody uses."""
+    import ray
+
+    context = ray.get_runtime_context()
+    inherited = json.loads(context.get_runtime_env_string() or "{}")
+    ours = environment(job_id, inherited)
+    merged = inherited | ours | {"env_vars": inherited.get("env_vars", {}) | ours.get("env_vars", {})}
+    return Kind(context.get_job_id(), json.dumps(merged, sort_keys=True, separators=(",", ":")))
 
 
 def order(node: Mapping[str, Any], kind: Kind, count: int) -> None:

@@ -6,6 +6,7 @@ Stands between the user's script (a Ray driver) and `ray_train.py`, which runs R
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 import uuid
@@ -24,6 +25,8 @@ from tradewind.model import JOB_ID_ENV, Phase, Wish
 
 if TYPE_CHECKING:
     from tradewind.jobs.run import Run
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_STORAGE = "~/.tradewind/runs"
 FAREWELL_S = 5.0  # how long the last events wait for the agent
@@ -98,7 +101,10 @@ def fit(
             _run(train, settings, coordinator, wish, limits, max_failures, settle_s)
         return _result(name, folder, coordinator)
     finally:
-        _farewell(job_id, coordinator)
+        try:
+            _farewell(job_id, coordinator)
+        except ray.exceptions.RayError as error:  # the cluster is gone; why `fit` ends matters more
+            logger.warning("the end of %s could not be told: %s", name, error)
 
 
 def _run(

@@ -92,6 +92,7 @@ def test_nothing_is_lost_over_a_kill_a_notice_and_a_growth(cell: Any, tmp_path: 
             drain = [sys.executable, "-c", DRAIN, LABEL_LAUNCH_ID, nodes[0].launch_id]
             subprocess.run(drain, env=cell.env, check=True, timeout=60)
             training.wait_for_group(1)
+            training.pace(1.0)  # a new node takes a while, on a busy machine too
             cell.remove_node(nodes.pop(0))
             nodes.append(cell.add_node(cpus=1, gpus=1))
             training.wait_for_group(2)
