@@ -117,9 +117,22 @@ class FleetState:
 
     @classmethod
     def fold(cls, events: Iterable[AnyEvent]) -> FleetState:
+        """The same as `apply` one by one. Most of a log is steps, each of which makes the ones before it obsolete: a
+        step waits until something else happens to its job."""
         state = cls()
+        waiting: dict[str, StepCommitted] = {}
         for event in events:
+            job_id = getattr(event, "job_id", "")
+            last = waiting.get(job_id)
+            if isinstance(event, StepCommitted):
+                if last is None or event.sequence > last.sequence:
+                    waiting[job_id] = event
+                continue
+            if last is not None:
+                state.apply(waiting.pop(job_id))
             state.apply(event)
+        for step in waiting.values():
+            state.apply(step)
         return state
 
     @property

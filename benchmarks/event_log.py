@@ -125,13 +125,15 @@ def floor(path: Path) -> int:
     return len(rows)
 
 
-def median_s(work: Callable[[Path], int], path: Path, repeat: int) -> float:
-    times = []
+def median_s(work: Callable[[Path], int], path: Path, repeat: int) -> tuple[float, float]:
+    """(wall, CPU) seconds. They differ where other programs run beside; the bar is on wall time all the same."""
+    walls, cpus = [], []
     for _ in range(repeat):
-        began_s = time.perf_counter()
+        wall_s, cpu_s = time.perf_counter(), time.process_time()
         work(path)
-        times.append(time.perf_counter() - began_s)
-    return statistics.median(times)
+        walls.append(time.perf_counter() - wall_s)
+        cpus.append(time.process_time() - cpu_s)
+    return statistics.median(walls), statistics.median(cpus)
 
 
 def main() -> int:
@@ -145,11 +147,12 @@ def main() -> int:
         path = options.log or Path(folder) / "events.db"
         append_s = None if options.log else write(path, options.events)
         count = floor(path)
-        ours_s, floor_s = median_s(fold, path, options.repeat), median_s(floor, path, options.repeat)
+        (ours_s, cpu_s), (floor_s, _) = median_s(fold, path, options.repeat), median_s(floor, path, options.repeat)
     holds = ours_s * 100_000 / count < LIMIT_S
     bar = {
         "bar": f"read and fold {count} events, s",
         "ours": round(ours_s, 3),
+        "ours_cpu_s": round(cpu_s, 3),
         "peers": {"sqlite3 + json.loads": round(floor_s, 3)},
         "limit": round(LIMIT_S * count / 100_000, 3),
         "ratio": round(floor_s / ours_s, 2),
@@ -160,11 +163,9 @@ def main() -> int:
         print(json.dumps(bar))
         return 0 if holds else 1
     if append_s is not None:
-        print(
-            f"append {count} events, {BATCH} at a time, durable   {append_s:6.2f} s  {count / append_s:9,.0f} a second"
-        )
-    print(f"read and fold {count} events                          {ours_s:6.2f} s  {count / ours_s:9,.0f} a second")
-    print(f"floor: the same rows by sqlite3 and json.loads      {floor_s:6.2f} s")
+        print(f"append {count} events, {BATCH} at a time, durable: {append_s:.2f} s, {count / append_s:,.0f} a second")
+    print(f"read and fold {count} events: {ours_s:.2f} s ({cpu_s:.2f} s of CPU), {count / ours_s:,.0f} a second")
+    print(f"floor, the same rows by sqlite3 and json.loads: {floor_s:.2f} s")
     print(f"bar: under {bar['limit']} s: {'holds' if holds else 'DOES NOT HOLD'}")
     return 0 if holds else 1
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import difflib
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -102,7 +102,7 @@ class Catalog:
             "instance_type": instance_type,
         }
         wanted = [(_QUESTIONS[name], self._known(name, value)) for name, value in asked.items() if value is not None]
-        rows = (row for row in self.rows if all(row[column] == value for column, value in wanted))
+        rows = (row for row in self.rows if all(row[column] in names for column, names in wanted))
         offers = (offer for row in rows for offer in self._offers(row, capacity))
         if count is not None:
             offers = (offer for offer in offers if offer.accelerator_count * offer.hosts == count)
@@ -141,15 +141,16 @@ class Catalog:
     def _names(self, column: int) -> tuple[str, ...]:
         return tuple(sorted({row[column] for row in self.rows}))
 
-    def _known(self, question: str, value: str) -> str:
-        """The list's own spelling of a name; case and -, _ or blanks in it do not matter."""
-        if not value:
-            return value
-        by_plain_name = {_plain(name): name for name in self._names(_QUESTIONS[question]) if name}
-        found = by_plain_name.get(_plain(value))
-        if found is None:
-            raise _unknown(question, value, by_plain_name, self.path)
-        return found
+    def _known(self, question: str, value: str) -> frozenset[str]:
+        """The list's own spellings of a name. Case, and -, _ or blanks in it, matter only where they tell two names
+        apart: us-east-1 and us-east1 are regions of different clouds."""
+        names = frozenset(self._names(_QUESTIONS[question]))
+        if not value or value in names:
+            return frozenset({value})
+        alike = frozenset(name for name in names if _plain(name) == _plain(value))
+        if not alike:
+            raise _unknown(question, value, sorted(names - {""}), self.path)
+        return alike
 
 
 def load(path: Path | str | None = None) -> Catalog:
@@ -220,10 +221,11 @@ def _plain(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter not in "-_ ")
 
 
-def _unknown(question: str, value: str, by_plain_name: Mapping[str, str], path: Path) -> ConfigError:
-    near = [by_plain_name[name] for name in difflib.get_close_matches(_plain(value), by_plain_name, n=5, cutoff=0.5)]
+def _unknown(question: str, value: str, names: Sequence[str], path: Path) -> ConfigError:
+    by_lower_name = {name.lower(): name for name in names}
+    near = [by_lower_name[name] for name in difflib.get_close_matches(value.lower(), by_lower_name, n=5, cutoff=0.5)]
     nearest = f"; the nearest is {near[0]}" if near else ""
     problem = Problem(path.name, question.replace("_", " "), f"there is no {value!r}{nearest}")
     # A list of all is an answer only while it can be read at a glance.
-    shown = sorted(by_plain_name.values()) if len(by_plain_name) <= 40 else near
+    shown = names if len(names) <= 40 else near
     return ConfigError([problem], hint=f"known: {', '.join(shown)}" if shown else f"see {path}")

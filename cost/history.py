@@ -133,8 +133,8 @@ class PriceHistory:
             at_ms = self.times_ms[i]
             if at_ms >= until_ms:
                 break
-            after = self.at(node, at_ms)
-            if after != price:
+            after = self.prices_uusd_per_h[i]
+            if after != price and at_ms > node.requested_ms:
                 yield cursor_ms, at_ms, price
                 price, cursor_ms = after, at_ms
         if until_ms > cursor_ms:

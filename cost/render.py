@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from tradewind.cost.labels import Label
 from tradewind.cost.receipt import Bill, Figures, JobLine, MarketLine, NodeLine, Receipt
-from tradewind.units import format_duration, format_usd
+from tradewind.units import format_duration, format_usd, uusd_to_usd
 
 Table = Sequence[Sequence[str]]
 
@@ -60,8 +60,8 @@ def _page(*lines: str) -> str:
 
 def _label_lines(labels_uusd: Mapping[Label, int], total_uusd: int, mark: str) -> list[str]:
     rows = [("label", f"cost{mark}", "share")]
-    rows += [(label, format_usd(cost), _percent(cost, total_uusd)) for label, cost in labels_uusd.items() if cost]
-    rows += [("total", format_usd(total_uusd), _percent(total_uusd, total_uusd))]
+    rows += [(label, _exact(cost), _percent(cost, total_uusd)) for label, cost in labels_uusd.items() if cost]
+    rows += [("total", _exact(total_uusd), _percent(total_uusd, total_uusd))]
     return _table(rows, left=1)
 
 
@@ -83,11 +83,11 @@ def _market_lines(markets: Sequence[MarketLine], mark: str) -> list[str]:
 
 def _job_lines(bill: Bill, mark: str) -> list[str]:
     def row(line: JobLine) -> tuple[str, ...]:
-        amounts = (format_usd(line.useful_uusd), format_usd(line.cost_uusd))
+        amounts = (_exact(line.useful_uusd), _exact(line.cost_uusd))
         return (line.job_id, line.name, line.tenant, line.state, _hours(line.accelerator_hours), *amounts)
 
-    rows = [("job", "name", "tenant", "state", "acc-hours", "useful", f"cost{mark}"), *map(row, bill.jobs)]
-    rows += [("overhead", "", "", "", "", "", format_usd(bill.overhead_uusd))]
+    rows = [("job", "name", "tenant", "state", "acc-hours", f"useful{mark}", f"cost{mark}"), *map(row, bill.jobs)]
+    rows += [("overhead", "", "", "", "", "", _exact(bill.overhead_uusd))]
     return _table(rows, left=4)
 
 
@@ -127,10 +127,23 @@ def _comparison(figures: Figures, mark: str) -> str:
 
 
 def _progress_line(receipt: Receipt) -> str:
-    return (
-        f"{receipt.steps} steps ({receipt.recomputed_steps} recomputed), {receipt.samples} samples, "
-        f"{receipt.attempts} attempts, {receipt.preemptions} preemptions, {receipt.notices} notices"
+    counts = (
+        (receipt.attempts, "attempt"),
+        (receipt.preemptions, "preemption"),
+        (receipt.notices, "notice"),
     )
+    told = ", ".join(_count(number, noun) for number, noun in counts)
+    steps = f"{_count(receipt.steps, 'step')} ({receipt.recomputed_steps} recomputed)"
+    return f"{steps}, {_count(receipt.samples, 'sample')}, {told}"
+
+
+def _exact(amount_uusd: int) -> str:
+    """To the micro-dollar, so that a reader can add the lines up."""
+    return f"${uusd_to_usd(amount_uusd):,.6f}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _percent(part: int, whole: int) -> str:

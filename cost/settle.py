@@ -2,22 +2,26 @@
 
 A node's bill is the sum of price x time over its life, rounded down once. Every entry has an exact weight,
 price x time x share, in whole numbers; the bill is shared out by these weights to the micro-dollar. So the entries
-add up to the bill, none is off by more than a micro-dollar, and how finely the time was cut makes no difference.
+add up to the bill, each is less than a micro-dollar off its exact value, and it makes no difference how finely the
+time was cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tradewind.cost.history import NOTHING, WHOLE_PPM, Held, NodeHistory, PriceHistory, Tenure
-from tradewind.cost.labels import JOB_LABELS, Label
+from tradewind.cost.labels import JOB_LABELS, OVERHEAD, Label
 from tradewind.cost.timeline import Timeline
 from tradewind.model import Capacity, EndReason, Offer
 from tradewind.units import MS_PER_H, split_uusd
 
 FLEET = ""  # stands for a job id where no job pays
-Key = tuple[str, Label]  # job, label
+Key = tuple[str, int]  # job, and position in LABELS (a number, because hashing an enum a million times takes long)
+Pieces = Sequence[tuple[int, int, int | None]]  # stretches of time without gaps: from, until, price
+LABELS = JOB_LABELS + OVERHEAD
+_BOOTING, _IDLE, _FAILED = (LABELS.index(label) for label in (Label.BOOTING, Label.IDLE, Label.FAILED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +79,35 @@ class _Tally:
 
     by_key: dict[Key, _Weights] = field(default_factory=dict)
 
-    def add(self, key: Key, price: int | None, duration_ms: int, held: Held) -> None:
+    def add(self, key: Key, held: Held, paid: int, duration_ms: int, unpriced_ms: int) -> None:
+        """`paid` is price x ms."""
         weights = self.by_key.setdefault(key, _Weights())
-        weights.paid += (price or 0) * duration_ms * held.share_ppm
+        weights.paid += paid * held.share_ppm
         weights.time_ppm_ms += duration_ms * held.share_ppm
         weights.duration_ms += duration_ms
         weights.accelerator_ppm_ms += duration_ms * held.accelerator_ppm
-        weights.unpriced_ms += duration_ms if price is None else 0
+        weights.unpriced_ms += unpriced_ms
+
+    def add_all(self, key: Key, held: Held, pieces: Pieces) -> None:
+        """All of the time has one label."""
+        paid = sum(price * (to_ms - from_ms) for from_ms, to_ms, price in pieces if price)
+        unpriced_ms = sum(to_ms - from_ms for from_ms, to_ms, price in pieces if price is None)
+        if pieces:
+            self.add(key, held, paid, pieces[-1][1] - pieces[0][0], unpriced_ms)
+
+    def add_job(self, job_id: str, held: Held, pieces: Pieces, timeline: Timeline) -> None:
+        """The job's timeline gives the labels. Summed by label first: this is where a bill's time goes."""
+        paid, duration_ms, unpriced_ms = ([0] * len(JOB_LABELS) for _ in range(3))
+        for from_ms, to_ms, price in pieces:
+            for label, spell_ms in timeline.between(from_ms, to_ms):
+                duration_ms[label] += spell_ms
+                if price is None:
+                    unpriced_ms[label] += spell_ms
+                else:
+                    paid[label] += price * spell_ms
+        for label, of_label_ms in enumerate(duration_ms):
+            if of_label_ms:
+                self.add((job_id, label), held, paid[label], of_label_ms, unpriced_ms[label])
 
 
 def settle(
@@ -120,7 +146,16 @@ def _entries(launch_id: str, tally: _Tally, offer: Offer) -> tuple[Entry, ...]:
     list_price = on_demand_price(offer) or 0
     listed = _share([list_price * each.time_ppm_ms for each in weights])
     return tuple(
-        Entry(launch_id, job, label, cost, at_list_price, each.duration_ms, each.accelerator_ppm_ms, each.unpriced_ms)
+        Entry(
+            launch_id,
+            job,
+            LABELS[label],
+            cost,
+            at_list_price,
+            each.duration_ms,
+            each.accelerator_ppm_ms,
+            each.unpriced_ms,
+        )
         for (job, label), cost, at_list_price, each in zip(keys, costs, listed, weights, strict=True)
     )
 
@@ -136,33 +171,19 @@ def _tally(
     tally = _Tally()
     joined_ms = node.in_ray_from_ms
     if joined_ms is None or joined_ms > until_ms:
-        joined_ms, boot_label = until_ms, Label.FAILED if over else Label.BOOTING
+        joined_ms, boot_label = until_ms, _FAILED if over else _BOOTING
     else:
-        joined_ms, boot_label = max(joined_ms, launched_ms), Label.BOOTING
-    for from_ms, to_ms, price in prices.pieces(node, launched_ms, joined_ms):
-        tally.add((FLEET, boot_label), price, to_ms - from_ms, Held(WHOLE_PPM, WHOLE_PPM))
+        joined_ms, boot_label = max(joined_ms, launched_ms), _BOOTING
+    booting = list(prices.pieces(node, launched_ms, joined_ms))
+    tally.add_all((FLEET, boot_label), Held(WHOLE_PPM, WHOLE_PPM), booting)
     for tenure in node.tenures(joined_ms, until_ms):
-        shares = _shares(tenure)
-        for from_ms, to_ms, price in prices.pieces(node, tenure.from_ms, tenure.until_ms):
-            _tally_shares(tally, shares, from_ms, to_ms, price, timelines)
+        pieces = list(prices.pieces(node, tenure.from_ms, tenure.until_ms))
+        for job_id, held in _shares(tenure).items():
+            if job_id == FLEET:
+                tally.add_all((FLEET, _IDLE), held, pieces)
+            else:
+                tally.add_job(job_id, held, pieces, timelines[job_id])
     return tally
-
-
-def _tally_shares(
-    tally: _Tally,
-    shares: Mapping[str, Held],
-    from_ms: int,
-    until_ms: int,
-    price: int | None,
-    timelines: Mapping[str, Timeline],
-) -> None:
-    for job_id, held in shares.items():
-        if job_id == FLEET:
-            tally.add((FLEET, Label.IDLE), price, until_ms - from_ms, held)
-            continue
-        for label, duration_ms in zip(JOB_LABELS, timelines[job_id].between(from_ms, until_ms), strict=True):
-            if duration_ms:
-                tally.add((job_id, label), price, duration_ms, held)
 
 
 def _shares(tenure: Tenure) -> dict[str, Held]:
@@ -180,9 +201,14 @@ def _fit(parts_ppm: list[int]) -> list[int]:
 
 
 def _share(weights: list[int]) -> list[int]:
-    """The rounded-down sum of the weights as micro-dollars, shared out by them."""
-    total_uusd = sum(weights) // (MS_PER_H * WHOLE_PPM)
-    return split_uusd(total_uusd, weights) if total_uusd else [0] * len(weights)
+    """Each weight as micro-dollars, so rounded that they add up to the rounded-down whole: largest remainder first."""
+    unit = MS_PER_H * WHOLE_PPM
+    amounts = [weight // unit for weight in weights]
+    left_uusd = sum(weights) // unit - sum(amounts)
+    by_remainder = sorted(range(len(weights)), key=lambda i: (-(weights[i] % unit), i))
+    for i in by_remainder[:left_uusd]:
+        amounts[i] += 1
+    return amounts
 
 
 def _seen(at_ms: int | None, now_ms: int) -> int | None:

@@ -1,8 +1,8 @@
 """What one job was doing at each moment, from the reports of its coordinator. Pure; feeds the ledger.
 
-Reports come late, twice and out of order. They are kept in columns of numbers (60 bytes each) and put in order of
-the time at which they begin; a report that is the newest, as nearly all are, extends what is known in constant time,
-any other one has the story told again when it is next asked for. So the answer depends on the set of reports alone.
+Reports come late, twice and out of order; what is told of a job depends on the set of them alone. `reports.py` keeps
+them in order of the time at which they begin. The newest one, as nearly all are, extends the story in constant time;
+for a late one the story goes back to a mark before it and is told again from there.
 
 How a moment gets its label:
 - inside [began, at] of committed steps: `useful`, or `recomputed` for step numbers that had been committed before
@@ -15,12 +15,13 @@ How a moment gets its label:
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import sub
+from typing import NamedTuple
 
 from tradewind.cost.labels import JOB_LABELS, Label
+from tradewind.cost.reports import ReportKey, Reports
 from tradewind.model import Phase
 
 _POSITION = {label: i for i, label in enumerate(JOB_LABELS)}
@@ -37,7 +38,11 @@ _OF_PHASE = {
 _PHASES = tuple(Phase)
 _NO_TIME = (0,) * len(JOB_LABELS)
 
+_MARK_EVERY = 1024  # reports
+_FEW_SPANS = 12  # up to here, adding spans up is faster than taking the difference of two totals
+
 Totals = tuple[int, ...]  # milliseconds by JOB_LABELS
+Spell = tuple[int, int]  # a position in JOB_LABELS, and milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,66 +55,20 @@ class Progress:
     attempts: int = 0
 
 
-@dataclass(slots=True)
-class _Reports:
-    """Reports as columns, in order of (start, attempt, sequence) unless `shuffled`."""
+class _Mark(NamedTuple):
+    """The state of a story at some report."""
 
-    start_ms: array[int] = field(default_factory=lambda: array("q"))
-    attempt: array[int] = field(default_factory=lambda: array("q"))
-    sequence: array[int] = field(default_factory=lambda: array("q"))
-    end_ms: array[int] = field(default_factory=lambda: array("q"))
-    first_step: array[int] = field(default_factory=lambda: array("q"))  # of a phase: -1 - its number
-    last_step: array[int] = field(default_factory=lambda: array("q"))
-    samples: array[int] = field(default_factory=lambda: array("q"))
-    last_key: tuple[int, int, int] | None = None
-    shuffled: bool = False
-
-    def add(self, key: tuple[int, int, int], end_ms: int, first_step: int, last_step: int, samples: int) -> bool:
-        """Whether it is the newest of all; one that is here already is left out."""
-        newest = self.last_key is None or key > self.last_key
-        if newest:
-            self.last_key = key
-        elif not self.shuffled and self._has(key):
-            return False
-        else:
-            self.shuffled = True
-        self.start_ms.append(key[0])
-        self.attempt.append(key[1])
-        self.sequence.append(key[2])
-        self.end_ms.append(end_ms)
-        self.first_step.append(first_step)
-        self.last_step.append(last_step)
-        self.samples.append(samples)
-        return newest
-
-    def rows(self) -> Iterator[tuple[int, int, int, int, int, int, int]]:
-        return zip(
-            self.start_ms,
-            self.attempt,
-            self.sequence,
-            self.end_ms,
-            self.first_step,
-            self.last_step,
-            self.samples,
-            strict=True,
-        )
-
-    def in_order(self) -> _Reports:
-        """The same reports in order, each once."""
-        ordered = _Reports()
-        for start, attempt, sequence, *rest in sorted(self.rows()):
-            key = (start, attempt, sequence)
-            if key != ordered.last_key:
-                ordered.add(key, *rest)
-        return ordered
-
-    def _has(self, key: tuple[int, int, int]) -> bool:
-        i = bisect_left(self.start_ms, key[0])
-        while i < len(self.start_ms) and self.start_ms[i] == key[0]:
-            if (self.attempt[i], self.sequence[i]) == key[1:]:
-                return True
-            i += 1
-        return False
+    spans: int
+    first_ms: int | None
+    until_ms: int
+    waiting_as: int
+    training: bool
+    stepped: bool
+    highest_step: int
+    steps: int
+    recomputed_steps: int
+    samples: int
+    attempts: int
 
 
 @dataclass(slots=True)
@@ -160,6 +119,12 @@ class _Story:
 
     def _tell_steps(self, start_ms: int, end_ms: int, first_step: int, last_step: int, samples: int) -> None:
         count = last_step - first_step + 1
+        if self.stepped and first_step > self.highest_step:  # nearly always: the next steps
+            self._extend(end_ms, _USEFUL)
+            self.highest_step = last_step
+            self.steps += count
+            self.samples += samples
+            return
         again = min(max(self.highest_step - first_step + 1, 0), count)
         label = _RECOMPUTED if again else _USEFUL
         self._extend(start_ms, label if self.stepped else self.waiting_as)
@@ -178,17 +143,51 @@ class _Story:
         if to_ms <= self.until_ms:
             return
         if not self.labels or self.labels[-1] != label:
-            self.totals.append(self.until(self.until_ms))
+            self.totals.append(self._totals(-1, self.until_ms) if self.labels else _NO_TIME)
             self.starts_ms.append(self.until_ms)
             self.labels.append(label)
         self.until_ms = to_ms
 
-    def until(self, at_ms: int) -> Totals:
-        """Milliseconds by label from the first report to `at_ms`, which is not after `until_ms`."""
-        i = bisect_right(self.starts_ms, at_ms) - 1
-        if i < 0:
-            return _NO_TIME
-        return _plus(self.totals[i], self.labels[i], at_ms - self.starts_ms[i])
+    def between(self, from_ms: int, until_ms: int) -> list[Spell]:
+        """Milliseconds by label in a stretch between the first report and `until_ms`. A label may occur twice."""
+        first = bisect_right(self.starts_ms, from_ms) - 1
+        last = bisect_left(self.starts_ms, until_ms, first) - 1
+        if first == last:
+            return [(self.labels[first], until_ms - from_ms)]
+        if last - first > _FEW_SPANS:
+            before, after = self._totals(first, from_ms), self._totals(last, until_ms)
+            return [(label, after[label] - before[label]) for label in range(len(_NO_TIME))]
+        edges_ms = [from_ms, *self.starts_ms[first + 1 : last + 1], until_ms]
+        lengths_ms = map(sub, edges_ms[1:], edges_ms)
+        return list(zip(self.labels[first : last + 1], lengths_ms, strict=True))
+
+    def _totals(self, span: int, at_ms: int) -> Totals:
+        """Milliseconds by label from the first report to `at_ms`, which lies in (or ends) that span."""
+        known, label = self.totals[span], self.labels[span]
+        return (*known[:label], known[label] + at_ms - self.starts_ms[span], *known[label + 1 :])
+
+    def mark(self) -> _Mark:
+        return _Mark(
+            len(self.starts_ms),
+            self.first_ms,
+            self.until_ms,
+            self.waiting_as,
+            self.training,
+            self.stepped,
+            self.highest_step,
+            self.steps,
+            self.recomputed_steps,
+            self.samples,
+            self.attempts,
+        )
+
+    def rewind(self, mark: _Mark) -> None:
+        """Forget what was told after the mark. The last span that is kept ends at the mark's `until_ms` again."""
+        del self.starts_ms[mark.spans :], self.labels[mark.spans :], self.totals[mark.spans :]
+        self.first_ms, self.until_ms, self.waiting_as = mark.first_ms, mark.until_ms, mark.waiting_as
+        self.training, self.stepped, self.highest_step = mark.training, mark.stepped, mark.highest_step
+        self.steps, self.recomputed_steps = mark.steps, mark.recomputed_steps
+        self.samples, self.attempts = mark.samples, mark.attempts
 
 
 @dataclass(slots=True)
@@ -197,8 +196,10 @@ class Timeline:
 
     foreign: bool = False
     version: int = 0
-    _reports: _Reports = field(default_factory=_Reports)
+    _reports: Reports = field(default_factory=Reports)
     _story: _Story = field(default_factory=_Story)
+    _told: int = 0  # how many of the reports the story has
+    _marks: list[_Mark] = field(default_factory=lambda: [_Story().mark()])  # one before every _MARK_EVERY reports
 
     def add_phase(self, at_ms: int, attempt: int, sequence: int, phase: Phase) -> None:
         self._add((at_ms, attempt, sequence), at_ms, -1 - _PHASES.index(phase), 0, 0)
@@ -209,38 +210,48 @@ class Timeline:
         if last_step >= first_step >= 0:  # an empty report says nothing
             self._add((began_ms, attempt, sequence), max(at_ms, began_ms), first_step, last_step, samples)
 
-    def between(self, from_ms: int, until_ms: int) -> Totals:
-        """Milliseconds by JOB_LABELS in [from, until): they add up to its length."""
-        story = self._told()
-        first_ms = story.first_ms
-        if first_ms is None:
-            return _plus(_NO_TIME, _UNMEASURED if self.foreign else _STARTING, until_ms - from_ms)
-        known_from, known_until = (min(max(at, first_ms), story.until_ms) for at in (from_ms, until_ms))
-        before, after = story.until(known_from), story.until(known_until)
-        known = tuple(b - a for a, b in zip(before, after, strict=True))
-        known = _plus(known, _STARTING, max(min(until_ms, first_ms) - from_ms, 0))
-        tail = _UNMEASURED if story.stepped else story.waiting_as
-        return _plus(known, tail, max(until_ms - max(from_ms, story.until_ms), 0))
+    def between(self, from_ms: int, until_ms: int) -> list[Spell]:
+        """What the job did in [from, until): spells that add up to its length."""
+        story = self._up_to_date()
+        if story.first_ms is not None and story.first_ms <= from_ms < until_ms <= story.until_ms:
+            return story.between(from_ms, until_ms)
+        if story.first_ms is None:
+            return [(_UNMEASURED if self.foreign else _STARTING, until_ms - from_ms)]
+        found: list[Spell] = []
+        if from_ms < story.first_ms:
+            found.append((_STARTING, min(until_ms, story.first_ms) - from_ms))
+        known_from, known_until = max(from_ms, story.first_ms), min(until_ms, story.until_ms)
+        if known_until > known_from:
+            found += story.between(known_from, known_until)
+        tail_ms = until_ms - max(from_ms, story.until_ms)
+        if tail_ms > 0:
+            found.append((_UNMEASURED if story.stepped else story.waiting_as, tail_ms))
+        return found
 
     @property
     def progress(self) -> Progress:
-        story = self._told()
+        story = self._up_to_date()
         return Progress(story.steps, story.recomputed_steps, story.samples, story.attempts)
 
-    def _add(self, key: tuple[int, int, int], end_ms: int, first_step: int, last_step: int, samples: int) -> None:
-        newest = self._reports.add(key, end_ms, first_step, last_step, samples)
+    def _add(self, key: ReportKey, end_ms: int, first_step: int, last_step: int, samples: int) -> None:
         self.version += 1
-        if newest and not self._reports.shuffled:
+        if self._reports.add(key, end_ms, first_step, last_step, samples) and self._told == len(self._reports) - 1:
             self._story.tell(key[0], key[1], end_ms, first_step, last_step, samples)
+            self._count()
 
-    def _told(self) -> _Story:
-        if self._reports.shuffled:
-            self._reports = self._reports.in_order()
-            self._story = _Story()
-            for start, attempt, _, end, first, last, samples in self._reports.rows():
+    def _count(self) -> None:
+        self._told += 1
+        if self._told % _MARK_EVERY == 0:
+            self._marks.append(self._story.mark())
+
+    def _up_to_date(self) -> _Story:
+        if self._reports.late:
+            unchanged = self._reports.merge_late()
+            del self._marks[min(unchanged, self._told) // _MARK_EVERY + 1 :]
+            self._story.rewind(self._marks[-1])
+            self._told = (len(self._marks) - 1) * _MARK_EVERY
+        if self._told < len(self._reports):
+            for start, attempt, _, end, first, last, samples in self._reports.rows(self._told):
                 self._story.tell(start, attempt, end, first, last, samples)
+                self._count()
         return self._story
-
-
-def _plus(totals: Totals, label: int, more_ms: int) -> Totals:
-    return (*totals[:label], totals[label] + more_ms, *totals[label + 1 :]) if more_ms else totals

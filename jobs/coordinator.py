@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -94,7 +94,6 @@ class Coordinator:
         self._outbox = Outbox()
         self._progress = Progress()
         self._handover = Handover()
-        self._spares: Counter[str] = Counter()  # processes that have ever become warm, by node
 
     # --- the platform's agent
 
@@ -151,8 +150,7 @@ class Coordinator:
 
     async def look(self) -> dict[str, Any]:
         """Target and progress, for the control loop and the progress line."""
-        target = asdict(self._target) if self._target else None
-        return {"target": target, "progress": asdict(self._progress), "spares": dict(self._spares)}
+        return {"target": asdict(self._target) if self._target else None, "progress": asdict(self._progress)}
 
     async def drained(self) -> bool:
         """Whether every report has been acknowledged, or nobody ever asked for one."""
@@ -230,11 +228,6 @@ class Coordinator:
                 duration_s=duration_s,
             )
         )
-
-    # --- spare processes
-
-    async def spare_ready(self, node_id: str) -> None:
-        self._spares[node_id] += 1
 
     def _wake(self) -> None:
         self._handover.changed.set()

@@ -14,21 +14,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private.state import state as ray_state
 from ray.exceptions import RayActorError
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.torch.config import _TorchBackend
-from ray.train.v2._internal.callbacks import WorkingDirectorySetupCallback
+from ray.train.v2._internal.callbacks import DatasetsCallback, WorkingDirectorySetupCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError
 from ray.train.v2._internal.execution.callback import ReportCallback, WorkerGroupCallback
@@ -40,6 +38,7 @@ from ray.train.v2._internal.util import ObjectRefWrapper
 from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 
 from tradewind.jobs import checkpoint, losses, sizing, spares
+from tradewind.jobs.cluster_view import find_silent_nodes, look_at_nodes
 from tradewind.model import Labels, Phase, Resources, Target
 
 logger = logging.getLogger(__name__)
@@ -49,7 +48,6 @@ HANDOVER_METRIC = "tradewind_handover"
 LOOK_INTERVAL_S = 0.25
 COLLECTIVE_TIMEOUT_S = 300
 WAIT_INTERVAL_S = 0.25  # between two looks while there is no room for the minimum
-PROBE_TIMEOUT_S = 0.5
 EXPLANATION_S = 1.0  # how long broken communication waits for a lost node to show
 LAST_SAVE_BEFORE_S = 3.0  # of a node's deadline, when there is nowhere to move to
 
@@ -67,6 +65,7 @@ CONTROLLER_ENV = {
 class ElasticOrder:
     """What the control loop has to keep to."""
 
+    job_id: str
     limits: sizing.Limits
     worker: Resources
     folder: Path  # of the run: checkpoints, attempt counter
@@ -85,10 +84,9 @@ class Link:
         self.attempt = 0
         self.nodes: tuple[str, ...] = ()  # of each rank of the group that runs, or ran last
         self.saved_handover = 0  # id of the last one that Ray Train has the checkpoint of
-        self.spare_kind: spares.Kind | None = None
+        self.spare_kind = spares.expected_kind(order.job_id) if order.spares else None
         self.spares: Counter[str] = Counter()  # spare processes by node that were asked for and not used
         self.ordered: Counter[str] = Counter()  # processes that were ever started
-        self.warmed: Counter[str] = Counter()  # that have ever said that they are warm
         self.avoid: dict[str, float] = {}  # nodes that do not answer -> until when they are avoided
 
     def phase(self, phase: Phase, reason: str, workers: int | None = None) -> None:
@@ -96,7 +94,6 @@ class Link:
 
     def look(self) -> tuple[Target | None, dict[str, Any]]:
         found = ray.get(self.coordinator.look.remote())
-        self.warmed = Counter(found["spares"])
         return (Target(**found["target"]) if found["target"] else None), found["progress"]
 
     def avoided(self, now_s: float) -> list[str]:
@@ -111,22 +108,24 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         super().__init__(scaling_config)
         self._link = link
         self._looked_at_s = 0.0
-        self._wanted = 0  # the size that a pending change leads to, and since when it has been the same
+        self._wanted = -1  # the size that is within reach, and since when it has been the same
         self._wanted_since_s = 0.0
         self._asked = 0  # id of the handover that is under way
         self._saved_for: dict[str, int] = {}  # leaving nodes -> saves made on their account
 
     def make_decision_for_non_running_worker_group(self) -> Any:
-        order, now = self._link.order, time.monotonic()
-        self._asked, self._wanted = 0, 0
+        order, now, first = self._link.order, time.monotonic(), self._link.attempt == 0
+        self._asked = 0
         target, _ = self._link.look()
-        fits = sum(self._rooms(look_at_nodes(), now).values())
-        size = min(sizing.goal(order.limits, target), fits)
-        if size < order.limits.min_workers:
-            waiting = f"room for {fits} of at least {order.limits.min_workers} workers"
-            self._link.phase(Phase.RESTARTING if self._link.attempt else Phase.STARTING, waiting, 0)
-            return NoopDecision()
-        return self._resize(size)
+        rooms = self._rooms(look_at_nodes(), now)
+        fits, goal = sum(rooms.values()), sizing.goal(order.limits, target)
+        waited_s = self._wanted_for_s(fits, now)
+        if sizing.may_start(fits, order.limits.min_workers, goal, first, waited_s, order.settle_s):
+            return self._resize(min(goal, fits))
+        self._order_spares(rooms, settled=True)  # imports are done while further nodes come
+        waiting = f"room for {fits} of {order.limits.min_workers} to {goal} workers"
+        self._link.phase(Phase.STARTING if first else Phase.RESTARTING, waiting, 0)
+        return NoopDecision()
 
     def make_decision_for_running_worker_group(self, worker_group_state: Any, worker_group_status: Any) -> Any:  # noqa: ARG002
         now = time.monotonic()
@@ -151,11 +150,8 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
 
     def _hand_over(self, group: sizing.Group, change: sizing.Resize, rooms: Mapping[str, int], now: float) -> Any:
         """Ask for a save; resize once Ray Train has the checkpoint."""
-        if self._wanted != change.size:
-            self._wanted, self._wanted_since_s = change.size, now
-        warm = all(self._link.warmed[node] >= self._link.ordered[node] for node in rooms)
-        waited_s = now - self._wanted_since_s
-        ripe = sizing.ripe(change.size > group.size, warm, waited_s, self._link.order.settle_s)
+        waited_s, grows = self._wanted_for_s(change.size, now), change.size > group.size
+        ripe = sizing.ripe(grows, not grows or self._is_warm(rooms), waited_s, self._link.order.settle_s)
         if ripe and not self._asked:
             self._asked = ray.get(self._link.coordinator.ask.remote(group.attempt, change.reason, True))
         if not self._asked or self._link.saved_handover < self._asked:
@@ -163,6 +159,17 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         self._asked = 0
         self._link.phase(Phase.RESIZING, change.reason)
         return self._resize(change.size)
+
+    def _wanted_for_s(self, size: int, now: float) -> float:
+        """For how long the same size has been within reach."""
+        if self._wanted != size:
+            self._wanted, self._wanted_since_s = size, now
+        return now - self._wanted_since_s
+
+    def _is_warm(self, rooms: Mapping[str, int]) -> bool:
+        """Whether every process that was started on these nodes has done its imports."""
+        warm = spares.count_warm(self._link.order.job_id)
+        return all(warm[node] >= self._link.ordered[node] for node in rooms)
 
     def _save_only(self, group: sizing.Group, change: sizing.SaveOnly, nodes: Sequence[sizing.NodeView]) -> None:
         """Once when the notice comes, once more shortly before the end."""
@@ -178,7 +185,7 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
             self._link.coordinator.ask.remote(group.attempt, change.reason, False)
 
     def _call_off(self) -> None:
-        self._wanted = 0
+        self._wanted = -1
         if self._asked:
             self._asked = 0
             self._link.coordinator.release.remote()
@@ -242,6 +249,9 @@ class LossPolicy(FailurePolicy):  # type: ignore[misc]
         if not lost and not dead and all(losses.is_communication(error) for error in failures.values()):
             lost = self._wait_for_lost_nodes()
         why = losses.cause(failures, dead, len(lost))
+        return self._charge(why)
+
+    def _charge(self, why: losses.Cause) -> Any:
         _, progress = self._link.look()
         self._tally, again = losses.charge(self._tally, why, progress["step"], self._link.order.max_failures)
         if again:
@@ -253,9 +263,11 @@ class LossPolicy(FailurePolicy):  # type: ignore[misc]
         name = type(error.controller_failure).__name__
         if name not in ("WorkerGroupStartupFailedError", "WorkerGroupStartupTimeoutError"):
             return FailureDecision.RAISE
-        self._find_lost_nodes()
+        lost = self._find_lost_nodes()
         self._link.nodes = ()
-        return FailureDecision.RETRY
+        if name == "WorkerGroupStartupTimeoutError" or lost:
+            return FailureDecision.RETRY
+        return self._charge(losses.Cause.WORKER_CRASHED)
 
     def _wait_for_lost_nodes(self) -> list[str]:
         """Survivors see a closed connection before the node's last process is gone."""
@@ -290,8 +302,11 @@ class GroupWatch(WorkerGroupCallback, ReportCallback):  # type: ignore[misc]
         link.ordered += Counter(link.nodes) - link.spares  # started without being asked for
         link.spares -= Counter(link.nodes)  # used up
         if link.order.spares:
-            environment = worker_group.execute_single(0, _runtime_env)
-            link.spare_kind = spares.Kind(ray.get_runtime_context().get_job_id(), environment)
+            found = spares.Kind(ray.get_runtime_context().get_job_id(), worker_group.execute_single(0, _runtime_env))
+            if found != link.spare_kind:
+                logger.info("spare processes were of another kind: %s, not %s", link.spare_kind, found)
+                link.spare_kind = found
+                link.spares.clear()
 
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:  # noqa: ARG002
         self._link.saved_handover = max(self._link.saved_handover, metrics[0].get(HANDOVER_METRIC, 0))
@@ -385,49 +400,13 @@ class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
             callbacks=_useful(self._create_default_callbacks()),
             validation_config=self.validation_config,
         )
-        self._register_sigint_handler(controller)
+        if threading.current_thread() is threading.main_thread():
+            self._register_sigint_handler(controller)
         ray.get(controller.run.remote())
         result = ray.get(controller.get_result.remote())
         if result.error:
             raise result.error
         return result
-
-
-def look_at_nodes() -> list[sizing.NodeView]:
-    """The live nodes, with what is free on them and whether they drain."""
-    draining: Mapping[str, int] = ray_state.get_draining_nodes()
-    free = ray_state.available_resources_per_node()
-    return [
-        sizing.NodeView(
-            node_id=node["NodeID"],
-            total=node["Resources"],
-            available=free.get(node["NodeID"], {}),
-            labels=node["Labels"],
-            drain_deadline_s=draining[node["NodeID"]] / 1000 if node["NodeID"] in draining else None,
-        )
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
-
-
-def find_silent_nodes(wanted: set[str]) -> list[str]:
-    """Those of `wanted` that are dead, or whose raylet takes no connection (Ray needs seconds to notice)."""
-    nodes = {node["NodeID"]: node for node in ray.nodes() if node["NodeID"] in wanted}
-    if not nodes:
-        return sorted(wanted)
-    with ThreadPoolExecutor(min(32, len(nodes))) as pool:
-        answers = dict(zip(nodes, pool.map(_answers, nodes.values()), strict=True))
-    return sorted(node for node in wanted if not answers.get(node, False))
-
-
-def _answers(node: Mapping[str, Any]) -> bool:
-    if not node["Alive"]:
-        return False
-    try:
-        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), PROBE_TIMEOUT_S).close()
-    except OSError:
-        return False
-    return True
 
 
 def _is_dead_worker(error: Exception) -> bool:
@@ -436,14 +415,11 @@ def _is_dead_worker(error: Exception) -> bool:
 
 
 def _useful(callbacks: Sequence[Any]) -> list[Any]:
-    """Ray Train's own callbacks but two. One moves workers into a folder of its own: relative paths in the user's code
-    should mean what they say. The other is an actor that removes the placement group of a dead controller, which Ray
-    does by itself; it needs the dashboard, and its process is one more to wait for."""
-    return [
-        callback
-        for callback in callbacks
-        if not isinstance(callback, WorkingDirectorySetupCallback | PlacementGroupCleanerCallback)
-    ]
+    """Ray Train's own callbacks but three. One moves workers into a folder of its own: relative paths in the user's
+    code should mean what they say. One is an actor that removes the placement group of a dead controller, which Ray
+    does by itself. One is an actor for Ray Data, which `fit` does not use. Each process is one more to wait for."""
+    left_out = WorkingDirectorySetupCallback | PlacementGroupCleanerCallback | DatasetsCallback
+    return [callback for callback in callbacks if not isinstance(callback, left_out)]
 
 
 def _runtime_env() -> str:

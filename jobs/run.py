@@ -9,29 +9,21 @@ wish of rank 0; its result is read one step later, so that it costs no waiting (
 
 from __future__ import annotations
 
-import json
-import logging
-import random
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 from tradewind.errors import JobError
-from tradewind.jobs import checkpoint
+from tradewind.jobs import checkpoint, randomness
 from tradewind.jobs.data import Batch, Loader, Order, Share, load, shares, to_device
+from tradewind.jobs.rank_zero import Ask, HandoverWatcher, Scribe
 from tradewind.jobs.sample_ledger import SampleLedger
 
-logger = logging.getLogger(__name__)
-
-REPORT_INTERVAL_S = 0.5
-WATCH_TIMEOUT_S = 30.0
 HANDOVER_METRIC = "tradewind_handover"
 
 
@@ -49,22 +41,6 @@ class RunSettings:
     ledger: Path | None = None
     curve: Path | None = None
     hold_s: float = 20.0  # how long a saved group waits for the change of size before it goes on
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What rank 0 wants of the others at the next boundary."""
-
-    save: bool = False
-    hold: bool = False
-    handover_id: int = 0
-
-    def encode(self) -> list[float]:
-        return [float(self.save), float(self.hold), float(self.handover_id)]
-
-    @classmethod
-    def decode(cls, values: list[float]) -> Ask:
-        return cls(values[0] > 0, values[1] > 0, int(values[2]))
 
 
 @dataclass(slots=True)
@@ -228,7 +204,7 @@ class Run:
         self._scribe.saving(True)
         path = checkpoint.save(
             self.settings.folder,
-            {"kept": {name: item.state_dict() for name, item in self._kept.items()}, "rng": _random_state()},
+            {"kept": {name: item.state_dict() for name, item in self._kept.items()}, "rng": randomness.capture()},
             step=self.done,
             attempt=self.attempt,
             workers=self.world,
@@ -285,7 +261,7 @@ class Run:
 
     def _begin(self, order: Order, total: int) -> None:
         if self._restored is not None:
-            _restore_random_state(self._restored["rng"], self.rank, self.settings.seed, self.done)
+            randomness.restore(self._restored["rng"], self.rank, self.settings.seed, self.done)
             self._restored = None  # free the memory
         if self.settings.ledger:
             self._pages = SampleLedger(self.settings.ledger, order, self.attempt, self.rank, self.world, self.done)
@@ -306,93 +282,6 @@ class Run:
             self._pages.close()
 
 
-class Scribe:
-    """Tells the coordinator what rank 0 knows: steps in bundles, so that a fast loop is not slowed down."""
-
-    def __init__(self, coordinator: Any, attempt: int, world: int, curve: Path | None) -> None:
-        self._coordinator, self._attempt, self._world = coordinator, attempt, world
-        self._curve = curve.open("a", encoding="utf-8") if curve else None
-        self._first = self._last = self._samples = 0
-        self._loss: float | None = None
-        self._began_s = 0.0
-
-    def begin(self, after_step: int, total_steps: int) -> None:
-        self._began_s = time.time()
-        self._coordinator.training.remote(self._attempt, after_step, total_steps)
-
-    def step(self, part: Share, loss: float | None) -> None:
-        self._first = self._first or part.step
-        self._last, self._loss = part.step, loss
-        self._samples += part.global_size
-        if self._curve:
-            line = {
-                "step": part.step,
-                "loss": loss,
-                "workers": self._world,
-                "attempt": self._attempt,
-                "at_s": time.time(),
-            }
-            self._curve.write(json.dumps(line) + "\n")
-            self._curve.flush()
-        if time.time() - self._began_s >= REPORT_INTERVAL_S:
-            self.flush()
-
-    def flush(self) -> None:
-        now = time.time()
-        if self._first:
-            self._coordinator.committed.remote(
-                self._attempt, self._world, self._began_s, now, self._first, self._last, self._samples, self._loss
-            )
-        self._first = self._samples = 0
-        self._began_s = now
-
-    def saving(self, on: bool) -> None:
-        self.flush()
-        self._coordinator.saving.remote(self._attempt, on)
-
-    def checkpointed(self, step: int, path: Path, duration_s: float) -> None:
-        self._coordinator.checkpointed.remote(self._attempt, step, str(path), duration_s)
-        self.resume()
-
-    def resume(self) -> None:
-        """Steps are taken again: what passed until now was not theirs."""
-        self._coordinator.saving.remote(self._attempt, False)
-        self._began_s = time.time()
-
-
-class HandoverWatcher:
-    """Waits in the coordinator for a handover, in a thread of its own: the training loop never asks."""
-
-    def __init__(self, coordinator: Any, attempt: int) -> None:
-        self._coordinator, self._attempt = coordinator, attempt
-        self._found: Ask | None = None
-        self._lock = threading.Lock()
-
-    def start(self) -> None:
-        threading.Thread(target=self._watch, name="handover-watcher", daemon=True).start()
-
-    def take(self) -> Ask | None:
-        """The request, once."""
-        with self._lock:
-            found, self._found = self._found, None
-            return found
-
-    def _watch(self) -> None:
-        import ray
-
-        seen = 0
-        while True:
-            try:
-                found = ray.get(self._coordinator.watch.remote(self._attempt, seen, WATCH_TIMEOUT_S))
-            except ray.exceptions.RayError as error:
-                logger.info("handovers are not watched any more: %s", error)
-                return
-            if found:
-                seen = found[0]
-                with self._lock:
-                    self._found = Ask(save=True, hold=found[1], handover_id=found[0])
-
-
 def work(train: Callable[[Run], Any], settings: RunSettings, coordinator: Any) -> Any:
     """The main function of every worker: make the Run, call the user's function, name a lost peer as such."""
     import ray
@@ -407,7 +296,7 @@ def work(train: Callable[[Run], Any], settings: RunSettings, coordinator: Any) -
         device = ray.train.torch.get_device()
     else:
         torch.set_num_threads(settings.threads)
-    _seed(settings.seed)
+    randomness.seed_all(settings.seed)
     try:
         run = Run(settings, coordinator, attempt, context.get_world_rank(), context.get_world_size(), device)
         return train(run)
@@ -415,27 +304,3 @@ def work(train: Callable[[Run], Any], settings: RunSettings, coordinator: Any) -
         if is_communication(error):
             raise PeerLost(f"another worker cannot be reached: {error}") from error
         raise
-
-
-def _seed(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-
-
-def _random_state() -> dict[str, Any]:
-    cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
-    return {"torch": torch.get_rng_state(), "cuda": cuda, "numpy": np.random.get_state(), "python": random.getstate()}
-
-
-def _restore_random_state(state: Mapping[str, Any], rank: int, seed: int, step: int) -> None:
-    """Rank 0 goes on as if nothing had happened. The others may be new or have changed places: they get a state of
-    their own from (seed, step, rank), so that no two ranks draw the same numbers."""
-    if rank:
-        _seed(int(np.random.SeedSequence((seed, step, rank)).generate_state(1)[0]))
-        return
-    torch.set_rng_state(state["torch"])
-    if state["cuda"] is not None and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
-    np.random.set_state(state["numpy"])
-    random.setstate(state["python"])

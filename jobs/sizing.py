@@ -135,6 +135,12 @@ def decide(group: Group, limits: Limits, target: Target | None, fits: int, nodes
     return Resize(wanted, f"room for {fits} workers" if grows else f"{goal(limits, target)} workers granted")
 
 
+def may_start(fits: int, least: int, goal: int, first: bool, waited_s: float, settle_s: float) -> bool:
+    """Whether to start a group. The first one waits a little for nodes that are still on their way, so that it need
+    not be changed at once; after a loss every second counts."""
+    return fits >= least and (not first or fits >= goal or waited_s >= settle_s)
+
+
 def ripe(grows: bool, warm: bool, waited_s: float, settle_s: float) -> bool:
     """Whether to act on a wanted change now. A growth waits until it has been the same for `settle_s` (nodes tend to
     come in a row, and each change costs a restart) and until the new nodes are warm: the old group goes on."""

@@ -8,13 +8,13 @@ some seconds slower.
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from tradewind.model import COORDINATOR_PREFIX, RAY_NAMESPACE
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 HOOK_ENV = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 KEEP_S = 24 * 3600
 RPC_TIMEOUT_S = 10.0
-COORDINATOR_ENV = "TRADEWIND_COORDINATOR"  # the job's coordinator, to be told when a spare is warm
+JOB_ENV = "TRADEWIND_SPARE_OF"
+KV_NAMESPACE = b"tradewind"
 MODULES = ("torch", "torch.distributed", "ray.train.torch", "ray.train.torch.config", "tradewind.jobs.run")
 
 
@@ -30,12 +31,33 @@ def warm_up() -> None:
     """Runs in a new worker process, before it takes work: imports, and a first step of an optimizer, which has torch
     load half of its compiler."""
     import ray
+    from ray.experimental.internal_kv import _internal_kv_put
 
     for name in MODULES:
         importlib.import_module(name)
     _take_a_step()
-    coordinator = ray.get_actor(os.environ[COORDINATOR_ENV], namespace=RAY_NAMESPACE)
-    coordinator.spare_ready.remote(ray.get_runtime_context().get_node_id())
+    # Through the key-value store: a worker that has no task yet must not call actors (Ray 2.60 aborts the process).
+    key = f"{_prefix(os.environ[JOB_ENV])}{ray.get_runtime_context().get_node_id()}/{os.getpid()}"
+    _internal_kv_put(key, b"warm", namespace=KV_NAMESPACE)
+
+
+def count_warm(job_id: str) -> Counter[str]:
+    """Processes of a job that have ever become warm, by node."""
+    from ray.experimental.internal_kv import _internal_kv_list
+
+    keys = _internal_kv_list(_prefix(job_id), namespace=KV_NAMESPACE)
+    return Counter(key.decode().split("/")[-2] for key in keys)
+
+
+def forget(job_id: str) -> None:
+    """Remove what the spares of a job have written."""
+    from ray.experimental.internal_kv import _internal_kv_del
+
+    _internal_kv_del(_prefix(job_id), del_by_prefix=True, namespace=KV_NAMESPACE)
+
+
+def _prefix(job_id: str) -> str:
+    return f"spare/{job_id}/"
 
 
 def _take_a_step() -> None:
@@ -51,7 +73,7 @@ def environment(job_id: str, inherited: Mapping[str, Any]) -> dict[str, Any]:
     """The runtime environment for workers that warm up. A hook that the user has set stays."""
     if HOOK_ENV in inherited.get("env_vars", {}):
         return {}
-    return {"env_vars": {HOOK_ENV: f"{__name__}.warm_up", COORDINATOR_ENV: COORDINATOR_PREFIX + job_id}}
+    return {"env_vars": {HOOK_ENV: f"{__name__}.warm_up", JOB_ENV: job_id}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +82,18 @@ class Kind:
 
     job_id: str  # Ray's, hex
     runtime_env: str  # serialized
+
+
+def expected_kind(job_id: str) -> Kind:
+    """What workers will be, before there is one to ask: the environment of this process (an actor or driver of the job)
+    with ours on top, written as Ray writes it. A wrong guess costs a process that nobody uses."""
+    import ray
+
+    context = ray.get_runtime_context()
+    inherited = json.loads(context.get_runtime_env_string() or "{}")
+    ours = environment(job_id, inherited)
+    merged = inherited | ours | {"env_vars": inherited.get("env_vars", {}) | ours.get("env_vars", {})}
+    return Kind(context.get_job_id(), json.dumps(merged, sort_keys=True, separators=(",", ":")))
 
 
 def order(node: Mapping[str, Any], kind: Kind, count: int) -> None:

@@ -6,6 +6,8 @@ Stands between the user's script (a Ray driver) and `ray_train.py`, which runs R
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import os
 import time
 import uuid
@@ -20,12 +22,15 @@ from tradewind.jobs import coordinator as coordinators
 from tradewind.jobs import spares
 from tradewind.jobs.progress import ProgressLine
 from tradewind.jobs.sizing import Limits
-from tradewind.model import JOB_ID_ENV, Phase, Wish
+from tradewind.model import JOB_ID_ENV, STORAGE_ENV, Phase, Wish
 
 if TYPE_CHECKING:
     from tradewind.jobs.run import Run
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_STORAGE = "~/.tradewind/runs"
+RAY_JOB_CONFIG_ENV = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # how Ray tells a driver that it was submitted, and as what
 FAREWELL_S = 5.0  # how long the last events wait for the agent
 
 
@@ -47,7 +52,7 @@ def fit(
     workers: int | tuple[int, int] = 1,
     resources: Mapping[str, float] | None = None,
     labels: Mapping[str, str] | None = None,
-    storage: str | Path = DEFAULT_STORAGE,
+    storage: str | Path | None = None,
     name: str | None = None,
     checkpoint_every: int | None = 100,
     checkpoint_every_s: float | None = None,
@@ -61,8 +66,9 @@ def fit(
 ) -> FitResult:
     """Train on `workers` (one number, or the least and the most) that come and go.
 
-    `resources` is what one worker needs, {"CPU": 1} by default; `labels` selects nodes. A run with the same `storage`
-    and `name` goes on from its last checkpoint. Lost nodes are never counted as failures; `max_failures` is the number
+    `resources` is what one worker needs, {"CPU": 1} by default; `labels` selects nodes. `storage` is the fleet's folder
+    for checkpoints, or ~/.tradewind/runs outside of one. A run with the same `storage` and `name` goes on from its last
+    checkpoint. Lost nodes are never counted as failures; `max_failures` is the number
     of exceptions of `train` that are tried again. `ledger` and `curve` write down every sample and every loss.
     """
     import ray
@@ -71,9 +77,9 @@ def fit(
         ray.init(log_to_driver=True, logging_level="warning")
     limits = Limits(workers, workers) if isinstance(workers, int) else Limits(*workers)
     worker = dict(resources or {"CPU": 1})
-    job_id = os.environ.get(JOB_ID_ENV) or f"local-{uuid.uuid4().hex[:8]}"
-    name = name or job_id
-    folder = Path(storage).expanduser().absolute() / name
+    job_id = _job_id()
+    name = name or os.environ.get(JOB_ID_ENV) or f"run-{uuid.uuid4().hex[:8]}"
+    folder = Path(storage or os.environ.get(STORAGE_ENV) or DEFAULT_STORAGE).expanduser().absolute() / name
     folder.mkdir(parents=True, exist_ok=True)
 
     from tradewind.jobs.run import RunSettings
@@ -98,7 +104,20 @@ def fit(
             _run(train, settings, coordinator, wish, limits, max_failures, settle_s)
         return _result(name, folder, coordinator)
     finally:
-        _farewell(coordinator)
+        try:
+            _farewell(job_id, coordinator)
+        except ray.exceptions.RayError as error:  # the cluster is gone; why `fit` ends matters more
+            logger.warning("the end of %s could not be told: %s", name, error)
+
+
+def _job_id() -> str:
+    """The name under which the platform knows this job: what the controller gave it, Ray's submission id, or (a plain
+    driver) its number in Ray's job table."""
+    import ray
+
+    submitted = json.loads(os.environ.get(RAY_JOB_CONFIG_ENV) or "{}").get("metadata", {})
+    given = os.environ.get(JOB_ID_ENV) or submitted.get("job_submission_id")
+    return given or f"ray-{ray.get_runtime_context().get_job_id()}"
 
 
 def _run(
@@ -119,7 +138,7 @@ def _run(
 
     warm = spares.environment(settings.job_id, ray.get_runtime_context().runtime_env)
     order = ElasticOrder(
-        limits, wish.resources, settings.folder, wish.labels, max_failures, settle_s, spares=bool(warm)
+        settings.job_id, limits, wish.resources, settings.folder, wish.labels, max_failures, settle_s, spares=bool(warm)
     )
     trainer = ElasticTrainer(
         partial(work, train, settings, coordinator),
@@ -163,10 +182,11 @@ def _result(name: str, folder: Path, coordinator: Any) -> FitResult:
     return FitResult(name, step, now["loss"], found[0] if found else None, folder, now["attempt"])
 
 
-def _farewell(coordinator: Any) -> None:
+def _farewell(job_id: str, coordinator: Any) -> None:
     """The end is told; the last reports wait for the agent, if there is one."""
     import ray
 
+    spares.forget(job_id)
     ray.get(coordinator.phase.remote(Phase.DONE.value, "", 0))
     ray.get(coordinator.declare.remote(None))
     end = time.monotonic() + FAREWELL_S

@@ -97,7 +97,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--step-s", type=float, default=0.0, help="seconds of work that a step stands for, over all workers"
     )
     parser.add_argument("--checkpoint-every", type=int, default=25, help="steps")
-    parser.add_argument("--storage", default="~/.tradewind/runs", help="folder for checkpoints")
+    parser.add_argument("--storage", default=None, help="folder for checkpoints")
     parser.add_argument("--name", default=None, help="of the run; the same name goes on where it stopped")
     parser.add_argument("--ledger", default=None, help="folder in which every worker writes down its samples")
     parser.add_argument("--curve", default=None, help="file for the loss of every step, as JSON lines")

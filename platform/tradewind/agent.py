@@ -7,6 +7,7 @@ Jobs that others sent to Ray are put on record by the loop (autoscaler/adopt.py)
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any
 from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.errors import JobError, RayError
 from tradewind.events import AnyEvent, JobStateChanged, decode
-from tradewind.model import COORDINATOR_PREFIX, JOB_ID_ENV, RAY_NAMESPACE, Phase, Target, Wish
+from tradewind.model import COORDINATOR_PREFIX, JOB_ID_ENV, RAY_NAMESPACE, STORAGE_ENV, Phase, Target, Wish
 from tradewind.states import JOB_TRANSITIONS, JobState
 
 CALL_TIMEOUT_S = 5.0
@@ -97,20 +98,13 @@ class Agent:
     def _start(self, job: JobRecord, now_s: float) -> None:
         """The job id is Ray's submission id, so that a controller that died in between starts nothing twice."""
         spec = job.spec
-        runtime_env: dict[str, Any] = {
-            "env_vars": {
-                JOB_ID_ENV: job.job_id,
-                "TRADEWIND_STORAGE": str(self.storage),
-                "RAY_TRAIN_V2_ENABLED": "1",
-                **spec.env,
-            }
-        }
-        if spec.working_dir:
-            runtime_env["working_dir"] = spec.working_dir
         metadata = {"tenant": spec.tenant, "name": spec.name}
         try:
             self._jobs.submit_job(
-                entrypoint=spec.entrypoint, submission_id=job.job_id, runtime_env=runtime_env, metadata=metadata
+                entrypoint=entrypoint_of(job, self.storage),
+                submission_id=job.job_id,
+                runtime_env={"env_vars": dict(spec.env)} if spec.env else None,
+                metadata=metadata,
             )
         except (RuntimeError, ValueError) as error:
             if "already exists" in str(error):
@@ -176,6 +170,16 @@ class Agent:
             epoch = last.epoch + 1 if last else max(1, int(time.time()))  # survives a new controller
             coordinator.set_target.remote(epoch, target.replicas, target.deadline_s)
             self._granted[job_id] = Target(epoch=epoch, replicas=target.replicas, deadline_s=target.deadline_s)
+
+
+def entrypoint_of(job: JobRecord, storage: Path) -> str:
+    """The command as it runs on the head. What only the driver needs goes before it, not into a runtime environment:
+    that would keep Ray's workers from being taken from the pool of started processes. The folder is not uploaded: a
+    local cell has the same disk."""
+    given = {JOB_ID_ENV: job.job_id, STORAGE_ENV: str(storage)}
+    parts = [f"export {name}={shlex.quote(value)}" for name, value in given.items()]
+    parts += [f"cd {shlex.quote(job.spec.working_dir)}"] if job.spec.working_dir else []
+    return " && ".join([*parts, job.spec.entrypoint])
 
 
 def _recovery(job: JobRecord, events: Sequence[AnyEvent], now_s: float) -> Iterator[AnyEvent]:

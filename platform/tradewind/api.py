@@ -99,6 +99,7 @@ class FleetStatus:
     uptime_s: float
     ray_address: str = ""
     dashboard_url: str = ""
+    ray_env: Mapping[str, str] = field(default_factory=dict)  # what plain `ray` needs to be let in; no secret itself
     nodes: tuple[NodeInfo, ...] = ()  # those that the cloud may bill
     jobs: tuple[JobInfo, ...] = ()  # open ones, and the last that ended
     cost_uusd: int = 0  # so far

@@ -100,6 +100,19 @@ def status(options: Options, as_json: bool) -> None:
 
 
 @click.command()
+@json_option
+@click.pass_obj
+def env(options: Options, as_json: bool) -> None:
+    """Print what plain `ray` needs to find this fleet: eval "$(tradewind env)"; ray job submit ..."""
+    import shlex
+
+    with options.connect() as fleet:
+        found = fleet.ray_env()
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in found.items()]
+    emit(found, as_json, lambda: "\n".join(lines))
+
+
+@click.command()
 @click.option("--all", "-a", "everything", is_flag=True, help="Ended ones too.")
 @json_option
 @click.pass_obj
@@ -157,4 +170,4 @@ def version(as_json: bool) -> None:
     emit({"version": __version__}, as_json, lambda: f"tradewind {__version__}")
 
 
-COMMANDS = (demo, up, down, status, nodes, preempt, doctor, schema, version)
+COMMANDS = (demo, up, down, status, env, nodes, preempt, doctor, schema, version)

@@ -162,6 +162,10 @@ class Fleet:
     def status(self) -> FleetStatus:
         return self.wire.get("/v1/status", FleetStatus)
 
+    def ray_env(self) -> dict[str, str]:
+        """The environment in which plain `ray job submit`, `ray status` and `ray.init()` find this fleet's cluster."""
+        return dict(self.status().ray_env)
+
     def nodes(self) -> list[NodeInfo]:
         return self.wire.get("/v1/nodes", list[NodeInfo])
 

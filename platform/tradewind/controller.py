@@ -171,6 +171,7 @@ class Controller:
                 uptime_s=now_s - self._started_at_s,
                 ray_address=self.head.gcs_address,
                 dashboard_url=self.head.dashboard_url,
+                ray_env=self.head.env,
                 nodes=nodes,
                 jobs=tuple(job_info(job, costs.by_job.get(job.job_id, 0)) for job in shown),
                 cost_uusd=costs.total_uusd,

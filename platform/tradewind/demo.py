@@ -9,6 +9,7 @@ cleans up. What is shown is in demo_screen.py.
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from tradewind.api import EventLine, FleetStatus, JobInfo, NodeInfo
 from tradewind.client import Fleet, Job, connect
@@ -123,6 +125,7 @@ class Show:
 
 def run(home: str | None = None, keep: bool = False) -> int:
     """Returns the exit status: 0 when the job came through everything."""
+    signal.signal(signal.SIGTERM, _interrupt)  # so that `finally` cleans up
     with _stage(home) as folder, open_screen() as screen:
         screen.say("Tradewind demo: three pretend clouds on this machine, real Ray nodes, a real (small) model.")
         screen.say("Starting a controller and a Ray head ...")
@@ -138,6 +141,10 @@ def run(home: str | None = None, keep: bool = False) -> int:
             if not keep:
                 fleet.down()
             fleet.close()
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 @contextmanager

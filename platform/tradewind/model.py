@@ -22,6 +22,7 @@ LABEL_LAUNCH_ID = "tradewind.io/launch-id"
 RAY_NAMESPACE = "tradewind"
 COORDINATOR_PREFIX = "coordinator:"  # + job id: the named actor of a job
 JOB_ID_ENV = "TRADEWIND_JOB_ID"  # set for every entrypoint that the controller starts
+STORAGE_ENV = "TRADEWIND_STORAGE"  # likewise: the folder for checkpoints of jobs that name none
 
 
 class Capacity(StrEnum):

@@ -127,6 +127,7 @@ def local_root(place: FleetHome) -> Path:
 
 def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
     """Everything that is opened is closed again in the opposite order, whatever happens in between."""
+    parent_pid = os.getppid() if ephemeral else None
     with ExitStack() as stack:
         journal = Journal.load(stack.enter_context(EventLog.open(place.folder / "events.db")))
         for folder in clean_up():
@@ -163,7 +164,7 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
         place.announce(server.url, os.getpid(), __version__)
         stack.callback(place.withdraw)
         log.info("fleet %s at %s, Ray at %s", config.name, server.url, head.gcs_address)
-        _until_ended(controller)
+        _until_ended(controller, parent_pid)
 
 
 def _head(cloud: LocalCloud, journal: Journal) -> LocalHead:
@@ -184,13 +185,16 @@ def _orphaned_jobs(journal: Journal) -> Iterator[JobStateChanged]:
             yield JobStateChanged(at_s=time.time(), job_id=job.job_id, state=JobState.FAILED, reason=reason)
 
 
-def _until_ended(controller: Controller) -> None:
-    """`down` over HTTP, SIGTERM and Ctrl-C all end the fleet in order; the answer to `down` is sent first."""
+def _until_ended(controller: Controller, parent_pid: int | None) -> None:
+    """`down` over HTTP, SIGTERM and Ctrl-C all end the fleet in order; the answer to `down` is sent first.
+
+    An ephemeral fleet ends with the process that started it, too, however that one ended.
+    """
     asked = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: asked.set())
     while not controller.ended.wait(timeout=0.2):
-        if asked.is_set():
+        if asked.is_set() or (parent_pid is not None and os.getppid() != parent_pid):
             controller.shutdown()
     time.sleep(0.3)  # the answer to `down` is on its way
 

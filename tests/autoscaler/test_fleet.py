@@ -177,6 +177,20 @@ NODE_EVENTS: dict[NodeState, Callable[[str, float], AnyEvent]] = {
 }
 
 
+NUMBERS = st.integers(1, 9)
+REPORTS = st.one_of(
+    st.builds(step, NUMBERS, NUMBERS),
+    st.builds(
+        PhaseChanged, at_s=st.just(9.0), job_id=st.just("j"), attempt=NUMBERS, sequence=NUMBERS,
+        phase=st.sampled_from(Phase), workers=NUMBERS, reason=st.just("r"),
+    ),
+    st.builds(
+        CheckpointCommitted, at_s=st.just(9.0), job_id=st.just("j"), attempt=NUMBERS, sequence=NUMBERS, step=NUMBERS,
+        path=st.just("/c"), duration_s=st.just(0.1),
+    ),
+)  # fmt: skip
+
+
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[AnyEvent], dict[str, NodeState], dict[str, JobState]]:
     """Some nodes and jobs, each moved along its table in an order of hypothesis' choosing; and where they end up."""
@@ -195,6 +209,8 @@ def histories(draw: st.DrawFn) -> tuple[list[AnyEvent], dict[str, NodeState], di
         elif name not in jobs:
             jobs[name] = JobState.QUEUED
             events.append(replace(SUBMIT, at_s=float(at), job_id=name))
+        elif draw(st.booleans()):  # reports come late and twice, and do not care for the state
+            events.append(replace(draw(REPORTS), job_id=name))
         elif paths := sorted(JOB_TRANSITIONS[jobs[name]]):
             jobs[name] = draw(st.sampled_from(paths))
             events.append(JobStateChanged(at_s=float(at), job_id=name, state=jobs[name]))
@@ -219,7 +235,12 @@ def test_the_fold_ends_where_the_history_ends(
         assert (job.ended_at_s is not None) == is_over(job.state)
 
 
-@settings(deadline=None)
+def test_a_step_of_an_unknown_job_raises() -> None:
+    with pytest.raises(KeyError):
+        FleetState.fold([step(1, 1)])
+
+
+@settings(deadline=None, max_examples=200)
 @given(histories(), st.integers(0, 25))
 def test_going_on_from_the_middle_gives_the_same(
     history: tuple[list[AnyEvent], dict[str, NodeState], dict[str, JobState]], cut: int

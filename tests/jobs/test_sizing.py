@@ -114,6 +114,14 @@ def test_fractions_add_up() -> None:
     assert sizing.room(third, {"GPU": 0.3}, held=3) == 3
 
 
+def test_the_first_group_waits_for_nodes_on_their_way_and_others_do_not() -> None:
+    assert not sizing.may_start(1, least=2, goal=4, first=False, waited_s=99.0, settle_s=5.0)
+    assert not sizing.may_start(2, least=2, goal=4, first=True, waited_s=4.0, settle_s=5.0)
+    assert sizing.may_start(2, least=2, goal=4, first=True, waited_s=5.0, settle_s=5.0)
+    assert sizing.may_start(4, least=2, goal=4, first=True, waited_s=0.0, settle_s=5.0)
+    assert sizing.may_start(2, least=2, goal=4, first=False, waited_s=0.0, settle_s=5.0)
+
+
 def test_only_growth_waits() -> None:
     assert sizing.ripe(grows=False, warm=False, waited_s=0.0, settle_s=5.0)
     assert not sizing.ripe(grows=True, warm=True, waited_s=4.9, settle_s=5.0)

@@ -1,0 +1,121 @@
+"""What rank 0 does for its group beside training: it tells the coordinator what was done, and hears of handovers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tradewind.jobs.data import Share
+
+logger = logging.getLogger(__name__)
+
+REPORT_INTERVAL_S = 0.5
+WATCH_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What rank 0 wants of the others at the next boundary."""
+
+    save: bool = False
+    hold: bool = False
+    handover_id: int = 0
+
+    def encode(self) -> list[float]:
+        return [float(self.save), float(self.hold), float(self.handover_id)]
+
+    @classmethod
+    def decode(cls, values: list[float]) -> Ask:
+        return cls(values[0] > 0, values[1] > 0, int(values[2]))
+
+
+class Scribe:
+    """Tells the coordinator what rank 0 knows: steps in bundles, so that a fast loop is not slowed down."""
+
+    def __init__(self, coordinator: Any, attempt: int, world: int, curve: Path | None) -> None:
+        self._coordinator, self._attempt, self._world = coordinator, attempt, world
+        self._curve = curve.open("a", encoding="utf-8") if curve else None
+        self._first = self._last = self._samples = 0
+        self._loss: float | None = None
+        self._began_s = 0.0
+
+    def begin(self, after_step: int, total_steps: int) -> None:
+        self._began_s = time.time()
+        self._coordinator.training.remote(self._attempt, after_step, total_steps)
+
+    def step(self, part: Share, loss: float | None) -> None:
+        self._first = self._first or part.step
+        self._last, self._loss = part.step, loss
+        self._samples += part.global_size
+        if self._curve:
+            line = {
+                "step": part.step,
+                "loss": loss,
+                "workers": self._world,
+                "attempt": self._attempt,
+                "at_s": time.time(),
+            }
+            self._curve.write(json.dumps(line) + "\n")
+            self._curve.flush()
+        if time.time() - self._began_s >= REPORT_INTERVAL_S:
+            self.flush()
+
+    def flush(self) -> None:
+        now = time.time()
+        if self._first:
+            self._coordinator.committed.remote(
+                self._attempt, self._world, self._began_s, now, self._first, self._last, self._samples, self._loss
+            )
+        self._first = self._samples = 0
+        self._began_s = now
+
+    def saving(self, on: bool) -> None:
+        self.flush()
+        self._coordinator.saving.remote(self._attempt, on)
+
+    def checkpointed(self, step: int, path: Path, duration_s: float) -> None:
+        self._coordinator.checkpointed.remote(self._attempt, step, str(path), duration_s)
+        self.resume()
+
+    def resume(self) -> None:
+        """Steps are taken again: what passed until now was not theirs."""
+        self._coordinator.saving.remote(self._attempt, False)
+        self._began_s = time.time()
+
+
+class HandoverWatcher:
+    """Waits in the coordinator for a handover, in a thread of its own: the training loop never asks."""
+
+    def __init__(self, coordinator: Any, attempt: int) -> None:
+        self._coordinator, self._attempt = coordinator, attempt
+        self._found: Ask | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        threading.Thread(target=self._watch, name="handover-watcher", daemon=True).start()
+
+    def take(self) -> Ask | None:
+        """The request, once."""
+        with self._lock:
+            found, self._found = self._found, None
+            return found
+
+    def _watch(self) -> None:
+        import ray
+
+        seen = 0
+        while True:
+            try:
+                found = ray.get(self._coordinator.watch.remote(self._attempt, seen, WATCH_TIMEOUT_S))
+            except ray.exceptions.RayError as error:
+                logger.info("handovers are not watched any more: %s", error)
+                return
+            if found:
+                seen = found[0]
+                with self._lock:
+                    self._found = Ask(save=True, hold=found[1], handover_id=found[0])
