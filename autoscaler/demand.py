@@ -57,7 +57,11 @@ def demand_of(
     ]
     return Demand(
         needs=tuple(sorted(needs, key=_largest_first)),
-        gangs=tuple(gang for gang in snapshot.gangs if gang.bundles and gang.job_id not in wishing),
+        gangs=tuple(
+            gang
+            for gang in sorted(snapshot.gangs, key=lambda gang: gang.gang_id)  # the same order at every tick
+            if gang.bundles and gang.job_id not in wishing
+        ),
         constraints=tuple(Need(shape, count, "request_resources") for shape, count in snapshot.constraints),
     )
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tradewind.autoscaler.demand import Demand, Need
-from tradewind.autoscaler.ray_snapshot import Gang, RayStatus, Strategy
+from tradewind.autoscaler.ray_snapshot import Gang, RayNode, RayStatus, Strategy
 from tradewind.autoscaler.shape import Selector, Shape, add_up, take
-from tradewind.autoscaler.view import View
+from tradewind.autoscaler.view import NodeView, View
 from tradewind.model import Labels, Offer
+
+_TAKES_WORK = (RayStatus.RUNNING, RayStatus.IDLE)
 
 
 @dataclass(slots=True)
@@ -61,40 +63,31 @@ class NoBuyer:
 
 
 def slots_of(view: View, gone: frozenset[str] = frozenset()) -> list[Slot]:
-    """Room that counts, in the order in which it is filled: busy nodes, idle ones, coming ones."""
-    ready = [*_foreign_slots(view), *_ready_slots(view, gone)]
-    coming = [
-        Slot(node.launch_id, "", room, dict(room), node.requested.offer.labels)
-        for node in view.nodes
-        if node.is_coming and not node.is_leaving and node.launch_id not in gone
-        for room in [view.resources_of(node.requested.offer)]
-    ]
-    return [*ready, *coming]
+    """Room that counts. In the order in which it was asked for, whether it is there or still coming: first-fit over
+    the same order finds at the next tick the places for which this tick bought, and so buys nothing twice."""
+    found = _foreign_slots(view)
+    for node in view.nodes:
+        if node.is_leaving or node.launch_id in gone:
+            continue
+        if node.ray is not None and node.ray.status in _TAKES_WORK:
+            found.append(_ready_slot(node, node.ray))
+        elif node.is_coming:
+            room = view.resources_of(node.requested.offer)
+            found.append(Slot(node.launch_id, "", room, dict(room), node.requested.offer.labels))
+    return found
 
 
-def _ready_slots(view: View, gone: frozenset[str]) -> list[Slot]:
-    usable = [
-        node
-        for node in view.nodes
-        if node.is_in_ray and not node.is_leaving and node.launch_id not in gone and node.ray is not None
-    ]
-    staying = [node for node in usable if node.ray is not None and node.ray.status is not RayStatus.DRAINING]
-    staying.sort(key=lambda node: (node.ray is not None and node.ray.status is RayStatus.IDLE, node.launch_id))
-    return [
-        Slot(node.launch_id, node.ray.ray_node_id, dict(node.ray.available), dict(node.ray.total), node.ray.labels)
-        for node in staying
-        if node.ray is not None
-    ]
+def _ready_slot(node: NodeView, ray: RayNode) -> Slot:
+    return Slot(node.launch_id, ray.ray_node_id, dict(ray.available), dict(ray.total), ray.labels)
 
 
 def _foreign_slots(view: View) -> list[Slot]:
     """The head, and machines that somebody added: room, but never ours to buy or to end."""
     ours = {node.ray.ray_node_id for node in view.nodes if node.ray is not None}
-    usable = (RayStatus.RUNNING, RayStatus.IDLE)
     return [
         Slot(f"ray:{node.ray_node_id}", node.ray_node_id, dict(node.available), dict(node.total), node.labels)
         for node in (view.snapshot.nodes if view.snapshot else ())
-        if node.status in usable and node.ray_node_id not in ours and not node.launch_id
+        if node.status in _TAKES_WORK and node.ray_node_id not in ours and not node.launch_id
     ]
 
 
@@ -188,14 +181,15 @@ class Packing:
         return 1 if gang.strategy is Strategy.STRICT_SPREAD else len(gang.bundles)
 
     def _slot_for(self, bundle: Shape, strategy: Strategy, taken: set[str]) -> Slot | None:
-        """STRICT_SPREAD only takes fresh nodes; SPREAD prefers them; PACK prefers those that it is on already."""
+        """STRICT_SPREAD only takes fresh nodes. PACK and SPREAD are preferences, which Ray keeps as far as the room
+        allows: here both count what is needed at the least, on nodes of the gang first. To prefer fresh nodes for
+        SPREAD would place differently once the bought ones are there, and buy again."""
         fitting = [slot for slot in self.slots if slot.room_for(bundle)]
         fresh = [slot for slot in fitting if slot.name not in taken]
         if strategy is Strategy.STRICT_SPREAD:
             return fresh[0] if fresh else None
         known = [slot for slot in fitting if slot.name in taken]
-        order = [*fresh, *known] if strategy is Strategy.SPREAD else [*known, *fresh]
-        return order[0] if order else None
+        return next(iter([*known, *fresh]), None)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[_Attempt]:

@@ -151,8 +151,8 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
     def _hand_over(self, group: sizing.Group, change: sizing.Resize, rooms: Mapping[str, int], now: float) -> Any:
         """Ask for a save; resize once Ray Train has the checkpoint."""
         waited_s, grows = self._wanted_for_s(change.size, now), change.size > group.size
-        ripe = sizing.ripe(grows, not grows or self._is_warm(rooms), waited_s, self._link.order.settle_s)
-        if ripe and not self._asked:
+        settle_s = self._link.order.settle_s
+        if not self._asked and sizing.ripe(change, grows, self._is_warm(rooms), waited_s, settle_s, time.time()):
             self._asked = ray.get(self._link.coordinator.ask.remote(group.attempt, change.reason, True))
         if not self._asked or self._link.saved_handover < self._asked:
             return NoopDecision()
@@ -167,9 +167,13 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         return now - self._wanted_since_s
 
     def _is_warm(self, rooms: Mapping[str, int]) -> bool:
-        """Whether every process that was started on these nodes has done its imports."""
-        warm = spares.count_warm(self._link.order.job_id)
-        return all(warm[node] >= self._link.ordered[node] for node in rooms)
+        """Whether each of these nodes has its spares, and all of them have done their imports."""
+        link = self._link
+        if link.spare_kind is None:
+            return True
+        held, warm = Counter(link.nodes), spares.count_warm(link.order.job_id)
+        missing = spares.wanted(held, rooms, link.spares, True, link.order.limits.max_workers)
+        return not missing.keys() & rooms.keys() and all(warm[node] >= link.ordered[node] for node in rooms)
 
     def _save_only(self, group: sizing.Group, change: sizing.SaveOnly, nodes: Sequence[sizing.NodeView]) -> None:
         """Once when the notice comes, once more shortly before the end."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from tradewind.model import Labels, Resources, Target
 
 MAX_WARM_UP_S = 30.0
+HANDOVER_MARGIN_S = 10.0  # before a node's end: time for a step, a checkpoint, and a slow disk
 EPSILON = 1e-6  # Ray counts resources in units of 1e-4; sums of fractions are a little off
 
 
@@ -66,6 +67,7 @@ class Resize:
 
     size: int
     reason: str
+    leaves_at_s: float | None = None  # when the first node of the group will be taken away; 0: at any moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,9 @@ def decide(group: Group, limits: Limits, target: Target | None, fits: int, nodes
     if leaving and wanted < limits.min_workers:
         return SaveOnly(leaving, f"{_count(leaving)} leaving, room for {fits} of at least {limits.min_workers} workers")
     if leaving:
-        return Resize(wanted, f"{_count(leaving)} leaving")
+        return Resize(
+            wanted, f"{_count(leaving)} leaving", min(alive[node].drain_deadline_s or 0.0 for node in leaving)
+        )
     if wanted < limits.min_workers or wanted == group.size:
         return Keep()
     grows = wanted > group.size
@@ -141,10 +145,14 @@ def may_start(fits: int, least: int, goal: int, first: bool, waited_s: float, se
     return fits >= least and (not first or fits >= goal or waited_s >= settle_s)
 
 
-def ripe(grows: bool, warm: bool, waited_s: float, settle_s: float) -> bool:
-    """Whether to act on a wanted change now. A growth waits until it has been the same for `settle_s` (nodes tend to
-    come in a row, and each change costs a restart) and until the new nodes are warm: the old group goes on."""
-    return not grows or (waited_s >= settle_s and (warm or waited_s >= settle_s + MAX_WARM_UP_S))
+def ripe(change: Resize, grows: bool, warm: bool, waited_s: float, settle_s: float, now_s: float) -> bool:
+    """Whether to act on a wanted change now. The old group goes on training until the next one's processes are warm:
+    no change but a node's end is urgent. A growth also waits until it has been the same for `settle_s`: nodes tend to
+    come in a row, and each change costs a restart."""
+    if change.leaves_at_s is not None:
+        return warm or change.leaves_at_s - now_s <= HANDOVER_MARGIN_S
+    patience_s = settle_s if grows else 0.0
+    return waited_s >= patience_s and (warm or waited_s >= patience_s + MAX_WARM_UP_S)
 
 
 def _count(nodes: Sequence[str]) -> str:

@@ -167,8 +167,8 @@ def _what_failed(name: str, error: Any) -> str:
     if not failures:
         return f"{name} failed: {error}"
     rank, first = next(iter(failures.items()))
-    lines = str(first).strip().splitlines() or [type(first).__name__]
-    return f"{name} failed on rank {rank}: {lines[-1]}"
+    root = getattr(first, "_base_exc", first)  # Ray Train wraps it to keep the worker's traceback
+    return f"{name} failed on rank {rank}: {type(root).__name__}: {root}"
 
 
 def _result(name: str, folder: Path, coordinator: Any) -> FitResult:

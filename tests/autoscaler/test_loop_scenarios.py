@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tradewind.autoscaler.actions import Drain, Launch, Terminate
+from tradewind.autoscaler.actions import Drain, Launch, Plan, Terminate
 from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.ray_snapshot import DrainReason, RayJob, Strategy
 from tradewind.autoscaler.shape import Shape
@@ -211,6 +211,27 @@ def test_failover_does_not_pass_the_dollar_limit() -> None:
     w.ray.submit(GPU)
     w.run(5)
     assert alive(w) == []
+
+
+def test_several_failovers_in_one_tick_do_not_pass_the_dollar_limit_together() -> None:
+    w = world(limits=Limits(max_uusd_per_h=1_000_000))
+    w.cloud.sold_out = {CHEAP.market.key, MIDDLE.market.key}
+    w.ray.submit(GPU, count=3)  # three cheap ones are within the limit, two dear ones are not
+    w.loop.tick()
+    assert markets(w) == [DEAR.market.key]
+
+
+def test_a_plan_that_passes_the_limits_is_stopped_before_the_launch() -> None:
+    w = world(limits=Limits(max_nodes=2))
+    w.loop.reconciler.act(Plan(w.clock.now_s(), (Launch(CHEAP, "a defect in a policy"),) * 5))
+    assert len(alive(w)) == 2
+
+
+def test_what_was_bought_for_a_gang_in_vain_is_not_counted_as_room() -> None:
+    w = world()
+    w.ray.submit_gang([GPU, {"GPU": 99}], Strategy.STRICT_SPREAD)
+    w.ray.submit(GPU)
+    assert len(w.loop.tick().launches) == 1
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------

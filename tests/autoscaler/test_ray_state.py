@@ -134,8 +134,6 @@ def test_constraints_end_when_they_are_taken_back(cell: Any, ray_state: RayState
 def test_holdings_of_actors_bundles_and_tasks_by_job(cell: Any, node: Any, ray_state: RayState) -> None:
     first = """
 group = ray.util.placement_group([{"CPU": 1, "GPU": 1}]); assert group.wait(60)
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as In
-inside = Actor.options(num_cpus=1, scheduling_strategy=In(group)).remote(); ray.get(inside.ready.remote())
 actor = Actor.options(num_cpus=1, num_gpus=0.5).remote(); ray.get(actor.ready.remote())
 """
     second = "running = task.options(num_cpus=2).remote(60)"
@@ -187,7 +185,7 @@ client.submit_job(entrypoint="{sys.executable} -c 'import ray; ray.init(); print
 
 def test_a_busy_node_refuses_an_idle_drain_and_takes_one_for_preemption(cell: Any, ray_state: RayState) -> None:
     added = cell.add_node(cpus=1, resources={"mine": 1})
-    scene = "a = Actor.options(num_cpus=1, resources={'mine': 1}).remote(); ray.get(a.ready.remote())"
+    scene = "group = ray.util.placement_group([{'mine': 1}]); assert group.wait(60)"  # busy without a process
     try:
         with driver(cell, scene):
             snapshot = await_snapshot(

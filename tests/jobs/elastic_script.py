@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-STEPS, BATCH, SAMPLES, SEED = 150, 20, 333, 5
+STEPS, BATCH, SAMPLES, SEED = 240, 20, 333, 5
 
 
 def make() -> tuple[Any, Any, Any]:

@@ -34,14 +34,15 @@ def test_a_new_node_is_taken() -> None:
 
 def test_a_leaving_node_is_left() -> None:
     group = Group(1, ("a", "b", "c"))
-    nodes = [node("a", {}), node("b", {}, drain=100.0), node("c", {})]
-    assert decision(group, nodes) == Resize(2, "1 node leaving")
+    nodes = [node("a", {}), node("b", {}, drain=100.0), node("c", {}, drain=0.0)]
+    assert decision(Group(1, ("a", "b", "b")), [*nodes[:2], node("d")]) == Resize(2, "1 node leaving", 100.0)
+    assert isinstance(decision(group, nodes), SaveOnly)
 
 
 def test_a_leaving_node_is_replaced_at_the_same_size() -> None:
     group = Group(1, ("a", "b"))
     nodes = [node("a", {}), node("b", {}, drain=100.0), node("c")]
-    assert decision(group, nodes) == Resize(2, "1 node leaving")
+    assert decision(group, nodes) == Resize(2, "1 node leaving", 100.0)
 
 
 def test_with_nowhere_to_go_it_saves_and_goes_on() -> None:
@@ -122,9 +123,21 @@ def test_the_first_group_waits_for_nodes_on_their_way_and_others_do_not() -> Non
     assert sizing.may_start(2, least=2, goal=4, first=False, waited_s=0.0, settle_s=5.0)
 
 
-def test_only_growth_waits() -> None:
-    assert sizing.ripe(grows=False, warm=False, waited_s=0.0, settle_s=5.0)
-    assert not sizing.ripe(grows=True, warm=True, waited_s=4.9, settle_s=5.0)
-    assert sizing.ripe(grows=True, warm=True, waited_s=5.0, settle_s=5.0)
-    assert not sizing.ripe(grows=True, warm=False, waited_s=5.0, settle_s=5.0)
-    assert sizing.ripe(grows=True, warm=False, waited_s=60.0, settle_s=5.0)
+def ripe(change: Resize, grows: bool, warm: bool, waited_s: float) -> bool:
+    return sizing.ripe(change, grows, warm, waited_s, settle_s=5.0, now_s=1000.0)
+
+
+def test_a_growth_waits_for_further_nodes_and_for_warm_processes() -> None:
+    grow = Resize(4, "room")
+    assert not ripe(grow, grows=True, warm=True, waited_s=4.9)
+    assert ripe(grow, grows=True, warm=True, waited_s=5.0)
+    assert not ripe(grow, grows=True, warm=False, waited_s=5.0)
+    assert ripe(grow, grows=True, warm=False, waited_s=60.0)  # not for ever
+
+
+def test_a_leaving_node_is_used_until_the_next_group_is_warm_or_time_runs_out() -> None:
+    assert ripe(Resize(2, "leaving", leaves_at_s=1100.0), grows=False, warm=True, waited_s=0.0)
+    assert not ripe(Resize(2, "leaving", leaves_at_s=1100.0), grows=False, warm=False, waited_s=0.0)
+    assert ripe(Resize(2, "leaving", leaves_at_s=1009.0), grows=False, warm=False, waited_s=0.0)
+    assert ripe(Resize(2, "leaving", leaves_at_s=0.0), grows=False, warm=False, waited_s=0.0)  # at any moment
+    assert ripe(Resize(2, "granted"), grows=False, warm=True, waited_s=0.0)
