@@ -229,8 +229,8 @@ def test_a_plan_that_passes_the_limits_is_stopped_before_the_launch() -> None:
 
 def test_what_was_bought_for_a_gang_in_vain_is_not_counted_as_room() -> None:
     w = world()
-    w.ray.submit_gang([GPU, {"GPU": 99}], Strategy.STRICT_SPREAD)
-    w.ray.submit(GPU)
+    w.ray.submit_gang([{"CPU": 1}, {"GPU": 99}], Strategy.STRICT_SPREAD)
+    w.ray.submit({"CPU": 1})
     assert len(w.loop.tick().launches) == 1
 
 
