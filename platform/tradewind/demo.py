@@ -39,7 +39,7 @@ local:
   seed: 7
   stock: 2
   launch_delay: [0.2s, 1s]
-  cpus_per_node: 2
+  cpus_per_node: 1
 """
 STEPS = 400
 STEP_S = 0.48  # of work in a step, shared by the workers: the model is pretended to be larger than it is
@@ -69,12 +69,18 @@ ACTS = (
 )
 
 
-def next_act(done: int, job: JobInfo) -> Act | None:
-    """The next act, once the job trains at full size and has come far enough. Pure."""
-    if done >= len(ACTS) or job.phase is not Phase.TRAINING or job.workers < job.max_workers:
+def next_act(done: int, job: JobInfo, nodes: Sequence[NodeInfo]) -> Act | None:
+    """The next act, once the job trains, has come far enough, and the act before is over. Pure.
+
+    The first one waits for the full size; the second one does not wait for the replacement of the first.
+    """
+    if done >= len(ACTS) or job.phase is not Phase.TRAINING:
         return None
     act = ACTS[done]
-    return act if job.step >= act.at_fraction * (job.total_steps or STEPS) else None
+    is_big_enough = job.workers >= job.max_workers - done
+    is_calm = not any(node.state in (NodeState.DRAINING, NodeState.TERMINATING) for node in nodes)
+    is_far_enough = job.step >= act.at_fraction * (job.total_steps or STEPS)
+    return act if is_big_enough and is_calm and is_far_enough else None
 
 
 def victim(job: JobInfo, nodes: Sequence[NodeInfo]) -> NodeInfo | None:
@@ -107,7 +113,7 @@ class Show:
             time.sleep(REFRESH_S)
 
     def _act(self, info: JobInfo, nodes: Sequence[NodeInfo]) -> None:
-        act = next_act(self.acts_done, info)
+        act = next_act(self.acts_done, info, nodes)
         node = victim(info, nodes) if act else None
         if act and node:
             self.acts_done += 1
@@ -185,5 +191,5 @@ def _epilogue(job: Job, info: JobInfo, screen: Screen, folder: Path) -> None:
         return
     samples = audit(folder / "samples")
     screen.say("\n" + render_receipt(job.receipt()))
-    screen.say(f"samples skipped {samples.skipped}, repeated {samples.repeated}")
+    screen.say(f"samples: {samples}")
     screen.say(NEXT)

@@ -60,7 +60,10 @@ def _gone(event: Mapping[str, Any]) -> str:
 
 
 def _phase(event: Mapping[str, Any]) -> str | None:
-    reason = f": {event['reason']}" if event["reason"] else ""
+    """Only what begins with a reason is news: training goes on after every checkpoint, too."""
+    if not event["reason"]:
+        return None
+    reason = f": {event['reason']}"
     words = {
         "restarting": "job restarts from its last checkpoint",
         "resizing": "job saves and changes its size",
