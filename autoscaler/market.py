@@ -1,16 +1,18 @@
-"""What the clouds refused, and for how long that is believed. Pure: folded from LaunchRefused."""
+"""What the clouds refused or sold broken, and for how long that is believed. Pure: folded from the record."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.errors import Scope
 from tradewind.events import LaunchRefused
-from tradewind.model import Market, Offer
+from tradewind.model import EndReason, Market, Offer
 from tradewind.units import format_duration
 
+BOOT_FAILED = "BootFailed"
+BOOT_BLOCK_S = 60.0  # a node that never joined Ray says as much of its market as a refusal does, and costs money
 _MAX_DOUBLINGS = 3  # a place that keeps refusing is asked ever less often, up to 8 times the first wait
 
 
@@ -44,21 +46,48 @@ class MarketMemory:
 
     @classmethod
     def of(cls, fleet: FleetState, now_s: float) -> MarketMemory:
-        recent = [r for r in fleet.refusals if r.at_s + r.block_s * 2 ** (_MAX_DOUBLINGS + 1) > now_s]
-        markets = {r.launch_id: fleet.nodes[r.launch_id].offer.market for r in recent}
-        return cls(_fold(recent, markets, _successes(fleet.nodes.values())))
+        nodes = fleet.nodes
+        refused = _fold(
+            _recent(fleet.refusals, now_s), nodes, _last_asked(n for n in nodes.values() if n.launched_at_s)
+        )
+        broken = _fold(
+            _recent(_boot_failures(nodes.values()), now_s),
+            nodes,
+            _last_asked(n for n in nodes.values() if n.joined_at_s),
+        )
+        return cls({**refused, **{f"boot/{key}": block for key, block in broken.items()}})
 
     def block_of(self, offer: Offer, now_s: float) -> Block | None:
-        found = (self.blocks.get(scope_key(offer.market, scope)) for scope in Scope)
+        keys = [*(scope_key(offer.market, scope) for scope in Scope), f"boot/{scope_key(offer.market, Scope.OFFER)}"]
+        found = (self.blocks.get(key) for key in keys)
         return next((block for block in found if block is not None and block.until_s > now_s), None)
 
 
+def _recent(refusals: Iterable[LaunchRefused], now_s: float) -> list[LaunchRefused]:
+    return [r for r in refusals if r.at_s + r.block_s * 2 ** (_MAX_DOUBLINGS + 1) > now_s]
+
+
+def _boot_failures(nodes: Iterable[NodeRecord]) -> Iterator[LaunchRefused]:
+    """Nodes that were billed and ended without ever having joined Ray, and that the cloud did not take back."""
+    for node in nodes:
+        if node.launched_at_s and not node.joined_at_s and node.end in (EndReason.CRASHED, EndReason.TERMINATED):
+            ended_at_s = node.ended_at_s or node.state_since_s
+            yield LaunchRefused(
+                at_s=ended_at_s,
+                launch_id=node.launch_id,
+                error=BOOT_FAILED,
+                message=node.detail,
+                scope=Scope.OFFER,
+                block_s=max(BOOT_BLOCK_S, ended_at_s - node.requested_at_s),  # a slow failure is told late
+            )
+
+
 def _fold(
-    refusals: Iterable[LaunchRefused], markets: Mapping[str, Market], won: Mapping[str, float]
+    refusals: Iterable[LaunchRefused], nodes: Mapping[str, NodeRecord], won: Mapping[str, float]
 ) -> dict[str, Block]:
     blocks: dict[str, Block] = {}
     for refusal in sorted(refusals, key=lambda r: r.at_s):
-        market = markets[refusal.launch_id]
+        market = nodes[refusal.launch_id].offer.market
         key = scope_key(market, Scope(refusal.scope))
         if key and refusal.block_s > 0 and won.get(market.key, float("-inf")) <= refusal.at_s:
             blocks[key] = _renew(blocks.get(key), refusal)
@@ -73,11 +102,10 @@ def _renew(last: Block | None, refusal: LaunchRefused) -> Block:
     return Block(refusal.at_s + wait_s, refusal.error, refusal.at_s, repeats)
 
 
-def _successes(nodes: Iterable[NodeRecord]) -> dict[str, float]:
-    """When each market last gave us a node. By the time of asking: that is what the refusals are compared with."""
+def _last_asked(successes: Iterable[NodeRecord]) -> dict[str, float]:
+    """When each market was last asked with success. By the time of asking: refusals are compared with that."""
     won: dict[str, float] = {}
-    for node in nodes:
-        if node.launched_at_s is not None:
-            key = node.offer.market.key
-            won[key] = max(won.get(key, 0.0), node.requested_at_s)
+    for node in successes:
+        key = node.offer.market.key
+        won[key] = max(won.get(key, 0.0), node.requested_at_s)
     return won

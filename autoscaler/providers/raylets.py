@@ -37,13 +37,13 @@ FIRST_PORT, LAST_PORT = 20_000, 32_000  # above Ray's own worker ports, below th
 MAX_SOCKET_PATH = 107  # of a unix socket, in bytes, on Linux
 # What Ray puts below a temp folder: /session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store
 _SOCKET_TAIL = len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
-PRESTART_UP_TO_CPUS = 2  # each prestarted worker takes 300 MB and seconds of one core
 _STARTED = b"Ray runtime started"
 _POLL_S = 0.05
 _log = logging.getLogger(__name__)
 
 # A killed node refuses connections, so three checks notice it in 1 to 2 s (instead of 13 to 15 s); one that is only
-# slow, because this machine is busy, has three times the time-out. Workers in advance: see _prestart_env.
+# slow, because this machine is busy, has three times the time-out. No workers in advance: they would cost each node
+# seconds of a core, and a training job cannot use them (its own environment comes with spares of its own).
 TUNED_ENV: Mapping[str, str] = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "500",
@@ -57,8 +57,6 @@ TUNED_ENV: Mapping[str, str] = {
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "2",
     "PYTHONUNBUFFERED": "1",
 }
-# Workers have torch imported before they get work. Not on the head: there it would only delay each job's driver.
-PRELOAD_ENV: Mapping[str, str] = {"RAY_preload_python_modules": "torch"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +204,7 @@ def spawn_node(
 ) -> LocalNode:
     """Start the processes and return at once. Hold `one_start_at_a_time` until `wait_started` has returned."""
     command = [*_ray_start(address_ip, folder, shape), f"--address={head_address}"]
-    tuned = {**PRELOAD_ENV, **_prestart_env(shape), **(env or {})}
-    session = _spawn(command, _node_env(token_path, launch_id, folder, tuned), folder)
+    session = _spawn(command, _node_env(token_path, launch_id, folder, env or {}), folder)
     return LocalNode(launch_id, address_ip, folder, session)
 
 
@@ -319,11 +316,6 @@ def _node_env(token_path: Path, launch_id: str, folder: Path, extra: Mapping[str
         "TMPDIR": str(own_tmp),
     }
     return {**inherited, **ours, **extra}
-
-
-def _prestart_env(shape: NodeShape) -> dict[str, str]:
-    """Ray starts one worker per CPU in advance, or none. A few are worth it: 0.5 s instead of 4 s to a first task."""
-    return {"RAY_enable_worker_prestart": "1" if shape.cpus <= PRESTART_UP_TO_CPUS else "0"}
 
 
 def _spawn(command: list[str], env: Mapping[str, str], folder: Path) -> SessionRecord:

@@ -49,7 +49,7 @@ class Agent:
     storage: Path
     record: Callable[..., None]
     fleet: FleetState
-    wishes: dict[str, Wish] = field(default_factory=dict)
+    heard: dict[str, Wish | None] = field(default_factory=dict)  # by job, as its coordinator last told; None: over
     _jobs: Any = None
     _granted: dict[str, Target] = field(default_factory=dict)
 
@@ -148,12 +148,18 @@ class Agent:
             coordinator = ray.get_actor(f"{COORDINATOR_PREFIX}{job.job_id}", namespace=RAY_NAMESPACE)
             report = ray.get(coordinator.poll.remote(job.reported_sequence), timeout=CALL_TIMEOUT_S)
         except (ValueError, ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
-            self.wishes.pop(job.job_id, None)  # not a training job, not yet one, or no longer one
+            if job.job_id in self.heard:
+                self.heard[job.job_id] = None  # it no longer trains
             return
         events = [decode(payload) for payload in report["events"]]
         self.record(*events, *_recovery(job, events, now_s))
-        if report["wish"]:
-            self.wishes[job.job_id] = Wish(**report["wish"])
+        self.heard[job.job_id] = Wish(**report["wish"]) if report["wish"] else None
+
+    def wishes(self) -> list[Wish]:
+        """What the open jobs could use. Until a job's coordinator speaks, its spec does: nodes boot while the driver
+        starts."""
+        found = (self.heard[job.job_id] if job.job_id in self.heard else spec_wish(job) for job in self.fleet.open_jobs)
+        return [wish for wish in found if wish is not None]
 
     def grant(self, targets: Mapping[str, Target]) -> None:
         """Tell the coordinators how many replicas the platform grants; unchanged grants are not sent again."""
@@ -180,6 +186,14 @@ def entrypoint_of(job: JobRecord, storage: Path) -> str:
     parts = [f"export {name}={shlex.quote(value)}" for name, value in given.items()]
     parts += [f"cd {shlex.quote(job.spec.working_dir)}"] if job.spec.working_dir else []
     return " && ".join([*parts, job.spec.entrypoint])
+
+
+def spec_wish(job: JobRecord) -> Wish | None:
+    """What a job asked for when it was submitted; None where it leaves that to its program."""
+    spec = job.spec
+    if not spec.max_workers or not spec.worker_resources:
+        return None
+    return Wish(job.job_id, spec.min_workers, spec.max_workers, spec.worker_resources, spec.worker_labels)
 
 
 def _recovery(job: JobRecord, events: Sequence[AnyEvent], now_s: float) -> Iterator[AnyEvent]:

@@ -26,22 +26,22 @@ from tradewind.demo_screen import Scene, Screen, open_screen
 from tradewind.model import JobSpec, Phase
 from tradewind.states import JobState, NodeState, is_over
 
-# Every spot pool holds two nodes, so that the fleet must spread over the clouds.
+# Four T4s a node, two a worker. Every market holds one node, so that the fleet must spread over the clouds.
 FLEET_YAML = """\
 name: demo
 offers:
-  - {cloud: azure, region: eastus2, instance_type: Standard_NC4as_T4_v3}
-  - {cloud: aws, zone: usw2-az1, instance_type: g4dn.xlarge}
-  - {cloud: gcp, zone: us-central1-a, instance_type: n1-standard-4+t4x1}
-limits: {max_nodes: 6, max_usd_per_hour: 10}
+  - {cloud: azure, region: eastus2, instance_type: Standard_NC64as_T4_v3}
+  - {cloud: aws, zone: use2-az1, instance_type: g4dn.12xlarge}
+  - {cloud: gcp, zone: us-west4-a, instance_type: n1-standard-32+t4x4}
+limits: {max_nodes: 4, max_usd_per_hour: 10}
 timing: {tick: 500ms, idle_timeout: 20s, boot_timeout: 60s, min_node_life: 10s}
 local:
   seed: 7
-  stock: 2
+  stock: 1
   launch_delay: [0.2s, 1s]
-  cpus_per_node: 1
+  cpus_per_node: 2
 """
-STEPS = 400
+STEPS = 170
 STEP_S = 0.48  # of work in a step, shared by the workers: the model is pretended to be larger than it is
 NOTICE_S = 12.0
 NEXT = """\
@@ -64,20 +64,17 @@ class Act:
 
 
 ACTS = (
-    Act(f"the cloud announces that it takes a node in {NOTICE_S:.0f} s", 0.20, NOTICE_S),
-    Act("the cloud takes a node without a word", 0.55, None),
+    Act(f"the cloud announces that it takes a node in {NOTICE_S:.0f} s", 0.15, NOTICE_S),
+    Act("the cloud takes a node without a word", 0.50, None),
 )
 
 
 def next_act(done: int, job: JobInfo, nodes: Sequence[NodeInfo]) -> Act | None:
-    """The next act, once the job trains, has come far enough, and the act before is over. Pure.
-
-    The first one waits for the full size; the second one does not wait for the replacement of the first.
-    """
+    """The next act, once the job trains, has come far enough, and the act before is over. Pure."""
     if done >= len(ACTS) or job.phase is not Phase.TRAINING:
         return None
     act = ACTS[done]
-    is_big_enough = job.workers >= job.max_workers - done
+    is_big_enough = job.workers >= job.max_workers
     is_calm = not any(node.state in (NodeState.DRAINING, NodeState.TERMINATING) for node in nodes)
     is_far_enough = job.step >= act.at_fraction * (job.total_steps or STEPS)
     return act if is_big_enough and is_calm and is_far_enough else None
@@ -129,7 +126,7 @@ class Show:
         return Scene(job=info, status=status, news=tuple(news), elapsed_s=time.monotonic() - self.began_s)
 
 
-def run(home: str | None = None, keep: bool = False) -> int:
+def run(home: str | None = None) -> int:
     """Returns the exit status: 0 when the job came through everything."""
     signal.signal(signal.SIGTERM, _interrupt)  # so that `finally` cleans up
     with _stage(home) as folder, open_screen() as screen:
@@ -144,8 +141,7 @@ def run(home: str | None = None, keep: bool = False) -> int:
             _epilogue(job, info, screen, folder)
             return 0 if info.state is JobState.SUCCEEDED else 1
         finally:
-            if not keep:
-                fleet.down()
+            fleet.down()
             fleet.close()
 
 
@@ -169,14 +165,14 @@ def _stage(home: str | None) -> Iterator[Path]:
 
 
 def _job(folder: Path) -> JobSpec:
-    resources = '{"CPU": 1, "GPU": 1}'
+    resources = '{"CPU": 1, "GPU": 2}'
     entrypoint = (
         f"{sys.executable} -m tradewind.jobs.examples.digits --workers 2..4 --resources '{resources}'"
-        f" --steps {STEPS} --step-s {STEP_S} --checkpoint-every 40 --storage {folder / 'runs'}"
+        f" --steps {STEPS} --step-s {STEP_S} --checkpoint-every 30 --settle-s 6 --storage {folder / 'runs'}"
         f" --ledger {folder / 'samples'} --curve {folder / 'loss.jsonl'}"
     )
     return JobSpec(
-        name="digits", entrypoint=entrypoint, min_workers=2, max_workers=4, worker_resources={"CPU": 1, "GPU": 1}
+        name="digits", entrypoint=entrypoint, min_workers=2, max_workers=4, worker_resources={"CPU": 1, "GPU": 2}
     )
 
 
@@ -191,5 +187,5 @@ def _epilogue(job: Job, info: JobInfo, screen: Screen, folder: Path) -> None:
         return
     samples = audit(folder / "samples")
     screen.say("\n" + render_receipt(job.receipt()))
-    screen.say(f"samples: {samples}")
+    screen.say(f"samples: {samples.samples} seen, skipped {samples.skipped}, repeated {samples.repeated}\n")
     screen.say(NEXT)

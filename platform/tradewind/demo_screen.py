@@ -56,7 +56,8 @@ def _launched(event: Mapping[str, Any]) -> str:
 
 def _gone(event: Mapping[str, Any]) -> str:
     words = {"preempted": "was taken by the cloud", "terminated": "was given back"}
-    return f"node {event['launch_id']} {words.get(event['end'], event['end'])}"
+    told = words.get(event["end"]) or f"{event['end']}: {event['detail']}"
+    return f"node {event['launch_id']} {told}"
 
 
 def _phase(event: Mapping[str, Any]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -74,16 +75,16 @@ class Offer:
 
     @property
     def labels(self) -> dict[str, str]:
+        """As Ray takes them: other signs than letters, digits, '-', '_' and '.' become '_'."""
         found = {
             LABEL_MARKET_TYPE: str(self.market.capacity),
             LABEL_REGION: self.market.region,
             LABEL_ZONE: self.market.zone,
             LABEL_CLOUD: self.market.cloud,
             LABEL_INSTANCE_TYPE: self.market.instance_type,
+            LABEL_ACCELERATOR: self.accelerator,
         }
-        if self.accelerator:
-            found[LABEL_ACCELERATOR] = self.accelerator
-        return found
+        return {key: re.sub(r"[^A-Za-z0-9._-]", "_", value) for key, value in found.items() if value}
 
 
 @dataclass(frozen=True, slots=True)

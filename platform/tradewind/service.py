@@ -154,7 +154,7 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
             providers=dict.fromkeys(("aws", "gcp", "azure"), cloud),
             prices=cloud,
             settings=settings_of(config, head),
-            wishes=lambda: tuple(agent.wishes.values()),
+            wishes=agent.wishes,
         )
         controller = Controller(
             config.name, journal, head, cloud, agent, loop, place.folder / "job-logs", config.timing.tick_s
