@@ -13,13 +13,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--keep", is_flag=True, help="Leave the fleet running at the end.")
 @click.pass_obj
-def demo(options: Options, keep: bool) -> None:
+def demo(options: Options) -> None:
     """Train through two preemptions on pretend clouds, and print the receipt."""
-    from tradewind.demo import run
+    from tradewind import demo as show
 
-    raise click.exceptions.Exit(run(home=options.home, keep=keep))
+    raise click.exceptions.Exit(show.run(home=options.home))
 
 
 @click.command()

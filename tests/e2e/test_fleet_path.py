@@ -38,7 +38,7 @@ import ray, time
 ray.init(log_to_driver=False)
 @ray.remote(num_gpus=1, num_cpus=1)
 def work():
-    time.sleep(3)
+    time.sleep(15)  # longer than the controller is away: what is held meanwhile is seen by nobody
     return ray.get_runtime_context().get_node_id()
 print("worked on", ray.get(work.remote()))
 """
