@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@grep -hE '^[a-z][a-z0-9-]*:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z][a-z0-9-]*:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 setup: $(STAMP)  ## make .venv and install everything into it (once)
 
@@ -28,10 +28,13 @@ demo: $(STAMP)  ## train through two preemptions on pretend clouds, and print th
 
 test: $(STAMP)  ## lint, types, and all tests (under 10 minutes on 2 cores)
 	@$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(STAMP)  ## the tests that take minutes each (the demo, as a newcomer runs it)
+	$(BIN)/python -m pytest -m slow
 
 test-fast: $(STAMP)  ## the tests that need no Ray (seconds)
-	$(BIN)/python -m pytest -m "not ray and not e2e"
+	$(BIN)/python -m pytest -m "not ray and not e2e and not slow"
 
 check: $(STAMP)  ## ruff and strict mypy
 	$(BIN)/ruff check .
@@ -48,4 +51,4 @@ bench: $(STAMP)  ## run every benchmark; each prints its figures and bars
 clean:  ## remove .venv and everything that was built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info platform/*.egg-info
 
-.PHONY: help setup demo test test-fast check format bench clean
+.PHONY: help setup demo test test-slow test-fast check format bench clean

@@ -11,7 +11,7 @@ import pytest
 
 from tradewind.autoscaler.providers.raylets import default_base
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
 
 
 def test_the_demo_comes_through_two_preemptions_and_leaves_nothing() -> None:
