@@ -22,7 +22,7 @@ from tradewind.jobs import coordinator as coordinators
 from tradewind.jobs import spares
 from tradewind.jobs.progress import ProgressLine
 from tradewind.jobs.sizing import Limits
-from tradewind.model import JOB_ID_ENV, STORAGE_ENV, Phase, Wish
+from tradewind.model import GRANT_ENV, JOB_ID_ENV, STORAGE_ENV, Phase, Wish
 
 if TYPE_CHECKING:
     from tradewind.jobs.run import Run
@@ -49,7 +49,7 @@ class FitResult:
 def fit(
     train: Callable[[Run], Any],
     *,
-    workers: int | tuple[int, int] = 1,
+    workers: int | tuple[int, int] | None = None,
     resources: Mapping[str, float] | None = None,
     labels: Mapping[str, str] | None = None,
     storage: str | Path | None = None,
@@ -66,7 +66,8 @@ def fit(
 ) -> FitResult:
     """Train on `workers` (one number, or the least and the most) that come and go.
 
-    `resources` is what one worker needs, {"CPU": 1} by default; `labels` selects nodes. `storage` is the fleet's folder
+    `resources` is what one worker needs, `labels` selects nodes. What is left out of these three is as the job was
+    submitted, or one worker with one CPU. `storage` is the fleet's folder
     for checkpoints, or ~/.tradewind/runs outside of one. A run with the same `storage` and `name` goes on from its last
     checkpoint. Lost nodes are never counted as failures; `max_failures` is the number
     of exceptions of `train` that are tried again. `ledger` and `curve` write down every sample and every loss.
@@ -75,9 +76,11 @@ def fit(
 
     if not ray.is_initialized():
         ray.init(log_to_driver=True, logging_level="warning")
-    limits = Limits(workers, workers) if isinstance(workers, int) else Limits(*workers)
-    worker = dict(resources or {"CPU": 1})
     job_id = _job_id()
+    asked = _submitted(job_id)
+    limits = _limits(workers if workers is not None else (asked.min_workers, asked.max_workers))
+    worker = dict(resources if resources is not None else asked.resources)
+    labels = labels if labels is not None else asked.labels
     name = name or os.environ.get(JOB_ID_ENV) or f"run-{uuid.uuid4().hex[:8]}"
     folder = Path(storage or os.environ.get(STORAGE_ENV) or DEFAULT_STORAGE).expanduser().absolute() / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -108,6 +111,16 @@ def fit(
             _farewell(job_id, coordinator)
         except ray.exceptions.RayError as error:  # the cluster is gone; why `fit` ends matters more
             logger.warning("the end of %s could not be told: %s", name, error)
+
+
+def _limits(workers: int | tuple[int, int]) -> Limits:
+    return Limits(workers, workers) if isinstance(workers, int) else Limits(*workers)
+
+
+def _submitted(job_id: str) -> Wish:
+    """What the platform was asked for when this job was submitted, else the least."""
+    given = os.environ.get(GRANT_ENV)
+    return Wish(**json.loads(given)) if given else Wish(job_id, 1, 1, {"CPU": 1})
 
 
 def _job_id() -> str:

@@ -86,9 +86,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tradewind.jobs.examples.digits", description=__doc__.split("\n")[0]
     )
-    parser.add_argument("--workers", type=parse_workers, default=(1, 2), help="least..most, for example 2..4")
-    parser.add_argument("--resources", type=json.loads, default={"CPU": 1}, help='of a worker, as JSON: {"GPU": 1}')
-    parser.add_argument("--labels", type=json.loads, default={}, help="label selector, as JSON")
+    parser.add_argument("--workers", type=parse_workers, default=None, help="least..most, for example 2..4")
+    parser.add_argument("--resources", type=json.loads, default=None, help='of a worker, as JSON: {"GPU": 1}')
+    parser.add_argument("--labels", type=json.loads, default=None, help="label selector, as JSON")
     parser.add_argument("--steps", type=int, default=300, help="optimizer steps in all")
     parser.add_argument("--batch", type=int, default=60, help="global batch, over all workers")
     parser.add_argument("--samples", type=int, default=6000, help="size of the dataset")

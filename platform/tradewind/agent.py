@@ -6,18 +6,19 @@ Jobs that others sent to Ray are put on record by the loop (autoscaler/adopt.py)
 
 from __future__ import annotations
 
+import json
 import logging
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.errors import JobError, RayError
 from tradewind.events import AnyEvent, JobStateChanged, decode
-from tradewind.model import COORDINATOR_PREFIX, JOB_ID_ENV, RAY_NAMESPACE, STORAGE_ENV, Phase, Target, Wish
+from tradewind.model import COORDINATOR_PREFIX, GRANT_ENV, JOB_ID_ENV, RAY_NAMESPACE, STORAGE_ENV, Phase, Target, Wish
 from tradewind.states import JOB_TRANSITIONS, JobState
 
 CALL_TIMEOUT_S = 5.0
@@ -183,6 +184,8 @@ def entrypoint_of(job: JobRecord, storage: Path) -> str:
     that would keep Ray's workers from being taken from the pool of started processes. The folder is not uploaded: a
     local cell has the same disk."""
     given = {JOB_ID_ENV: job.job_id, STORAGE_ENV: str(storage)}
+    if wish := spec_wish(job):
+        given[GRANT_ENV] = json.dumps(asdict(wish))  # so that `tw.fit` need not be told again
     parts = [f"export {name}={shlex.quote(value)}" for name, value in given.items()]
     parts += [f"cd {shlex.quote(job.spec.working_dir)}"] if job.spec.working_dir else []
     return " && ".join([*parts, job.spec.entrypoint])

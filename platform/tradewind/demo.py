@@ -51,6 +51,7 @@ Next:  tradewind up                                 a fleet that stays
        tradewind submit --watch -- python -m tradewind.jobs.examples.digits --workers 2..4 --steps 300
        tradewind status; tradewind cost; tradewind down"""
 REFRESH_S = 0.25
+PATIENCE = 0.3  # of all steps: how long an act waits for the full size (a slow machine must not miss it)
 LIMIT_S = 420.0  # never longer, whatever happens
 
 
@@ -74,10 +75,10 @@ def next_act(done: int, job: JobInfo, nodes: Sequence[NodeInfo]) -> Act | None:
     if done >= len(ACTS) or job.phase is not Phase.TRAINING:
         return None
     act = ACTS[done]
-    is_big_enough = job.workers >= job.max_workers
+    progress = job.step / (job.total_steps or STEPS)
+    is_full_size = job.workers >= job.max_workers or progress >= act.at_fraction + PATIENCE
     is_calm = not any(node.state in (NodeState.DRAINING, NodeState.TERMINATING) for node in nodes)
-    is_far_enough = job.step >= act.at_fraction * (job.total_steps or STEPS)
-    return act if is_big_enough and is_calm and is_far_enough else None
+    return act if is_full_size and is_calm and progress >= act.at_fraction else None
 
 
 def victim(job: JobInfo, nodes: Sequence[NodeInfo]) -> NodeInfo | None:
@@ -165,11 +166,9 @@ def _stage(home: str | None) -> Iterator[Path]:
 
 
 def _job(folder: Path) -> JobSpec:
-    resources = '{"CPU": 1, "GPU": 2}'
     entrypoint = (
-        f"{sys.executable} -m tradewind.jobs.examples.digits --workers 2..4 --resources '{resources}'"
-        f" --steps {STEPS} --step-s {STEP_S} --checkpoint-every 30 --settle-s 6 --storage {folder / 'runs'}"
-        f" --ledger {folder / 'samples'} --curve {folder / 'loss.jsonl'}"
+        f"{sys.executable} -m tradewind.jobs.examples.digits --steps {STEPS} --step-s {STEP_S} --checkpoint-every 30"
+        f" --settle-s 6 --storage {folder / 'runs'} --ledger {folder / 'samples'} --curve {folder / 'loss.jsonl'}"
     )
     return JobSpec(
         name="digits", entrypoint=entrypoint, min_workers=2, max_workers=4, worker_resources={"CPU": 1, "GPU": 2}

@@ -51,7 +51,7 @@ def story(line: EventLine) -> str | None:
 
 def _launched(event: Mapping[str, Any]) -> str:
     offer = event["offer"]
-    return f"buys {_market(offer['market'])} at {format_usd(offer['price_uusd_per_h'])}/h: {event['reason']}"
+    return f"asks for {_market(offer['market'])} at {format_usd(offer['price_uusd_per_h'])}/h"
 
 
 def _gone(event: Mapping[str, Any]) -> str:
@@ -184,10 +184,10 @@ class LiveScreen:
             ("workers", f"{workers_line(job)}  {job.phase or 'waiting for nodes'}"),
             ("dollars", f"{format_usd(scene.status.cost_uusd)} so far (simulated)"),
         ):
-            figures.add_row(Text(name, style="dim"), value)
+            figures.add_row(Text(name, style="dim"), Text(value))
         markets = Table.grid(padding=(0, 2))
         for row in nodes_by_market(scene.status.nodes):
-            markets.add_row(*row)
+            markets.add_row(*map(Text, row))
         feed = Text("\n".join(self.feed), no_wrap=True, overflow="ellipsis")
         return Group(
             Panel(

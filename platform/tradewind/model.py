@@ -23,6 +23,7 @@ LABEL_LAUNCH_ID = "tradewind.io/launch-id"
 RAY_NAMESPACE = "tradewind"
 COORDINATOR_PREFIX = "coordinator:"  # + job id: the named actor of a job
 JOB_ID_ENV = "TRADEWIND_JOB_ID"  # set for every entrypoint that the controller starts
+GRANT_ENV = "TRADEWIND_WORKERS"  # likewise, as JSON: what the job was submitted with, see `Wish`
 STORAGE_ENV = "TRADEWIND_STORAGE"  # likewise: the folder for checkpoints of jobs that name none
 
 
