@@ -20,31 +20,39 @@ if TYPE_CHECKING:
     from tradewind.api import FleetStatus, JobInfo, NodeInfo
     from tradewind.client import Fleet, Job, connect
     from tradewind.errors import TradewindError
+    from tradewind.jobs.run import Run
+    from tradewind.jobs.trainer import FitResult, fit
     from tradewind.model import Contract, JobSpec
 
 __all__ = [
     "Contract",
+    "FitResult",
     "Fleet",
     "FleetStatus",
     "Job",
     "JobInfo",
     "JobSpec",
     "NodeInfo",
+    "Run",
     "TradewindError",
     "__version__",
     "connect",
+    "fit",
 ]
 
 _HOME_OF = {
     "Contract": "model",
+    "FitResult": "jobs.trainer",
     "Fleet": "client",
     "FleetStatus": "api",
     "Job": "client",
     "JobInfo": "api",
     "JobSpec": "model",
     "NodeInfo": "api",
+    "Run": "jobs.run",
     "TradewindError": "errors",
     "connect": "client",
+    "fit": "jobs.trainer",
 }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.errors import JobError, RayError
-from tradewind.events import AnyEvent, JobStateChanged, decode
+from tradewind.events import AnyEvent, JobRetried, JobStateChanged, decode
 from tradewind.model import COORDINATOR_PREFIX, GRANT_ENV, JOB_ID_ENV, RAY_NAMESPACE, STORAGE_ENV, Phase, Target, Wish
 from tradewind.states import JOB_TRANSITIONS, JobState
 
@@ -48,6 +48,7 @@ class Agent:
     gcs_address: str
     dashboard_url: str
     storage: Path
+    logs_path: Path  # what failed tries printed
     record: Callable[..., None]
     fleet: FleetState
     heard: dict[str, Wish | None] = field(default_factory=dict)  # by job, as its coordinator last told; None: over
@@ -113,6 +114,14 @@ class Agent:
             reason = f"Ray refused the job: {str(error).strip().splitlines()[-1]}"
             self.record(JobStateChanged(at_s=now_s, job_id=job.job_id, state=JobState.FAILED, reason=reason))
 
+    def _retry(self, job: JobRecord, reason: str, now_s: float) -> None:
+        """Forget Ray's record of the failed try; the next look finds none, and starts the job again."""
+        retry = job.retries + 1
+        self.logs_path.mkdir(parents=True, exist_ok=True)
+        (self.logs_path / f"{job.job_id}.try-{retry}.log").write_text(self.logs(job.job_id))
+        self.record(JobRetried(at_s=now_s, job_id=job.job_id, retry=retry, reason=reason))
+        self._jobs.delete_job(job.job_id)
+
     def stop_job(self, job_id: str) -> None:
         try:
             self._jobs.stop_job(job_id)
@@ -135,6 +144,9 @@ class Agent:
             return
         if state is JobState.FAILED and job.state is JobState.STOPPING:
             state = JobState.STOPPED
+        if state is JobState.FAILED and job.retries < job.spec.max_retries:
+            self._retry(job, ray_job.message, now_s)
+            return
         if state is not job.state and state in JOB_TRANSITIONS[job.state]:
             self._hear(job, now_s)  # the last words of a job that has just ended
             reason = ray_job.message if state is JobState.FAILED else ""

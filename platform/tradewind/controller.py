@@ -139,8 +139,11 @@ class Controller:
             time.sleep(LOG_POLL_S)
 
     def _log_bytes(self, job_id: str) -> bytes:
+        """Of all tries: those that failed, then the present or last one."""
+        tries = sorted(self.logs_path.glob(f"{job_id}.try-*.log"))
         kept = self.logs_path / f"{job_id}.log"
-        return kept.read_bytes() if kept.exists() else self.agent.logs(job_id).encode()
+        last = kept.read_bytes() if kept.exists() else self.agent.logs(job_id).encode()
+        return b"".join([*(path.read_bytes() for path in tries), last])
 
     def _keep_logs(self) -> None:
         """What a job printed outlives the Ray cluster that ran it."""

@@ -22,7 +22,7 @@ from typing import NoReturn
 from tradewind.api import EventLine, FleetStatus, JobInfo, NodeInfo
 from tradewind.client import Fleet, Job, connect
 from tradewind.controller_process import CONTROLLER
-from tradewind.demo_screen import Scene, Screen, open_screen
+from tradewind.demo_screen import Scene, Screen, open_screen, write
 from tradewind.model import JobSpec, Phase
 from tradewind.states import JobState, NodeState, is_over
 
@@ -130,16 +130,17 @@ class Show:
 def run(home: str | None = None) -> int:
     """Returns the exit status: 0 when the job came through everything."""
     signal.signal(signal.SIGTERM, _interrupt)  # so that `finally` cleans up
-    with _stage(home) as folder, open_screen() as screen:
-        screen.say("Tradewind demo: three pretend clouds on this machine, real Ray nodes, a real (small) model.")
-        screen.say("Starting a controller and a Ray head ...")
+    with _stage(home) as folder:
+        write("Tradewind demo: three pretend clouds on this machine, real Ray nodes, a real (small) model.")
+        write("Starting a controller and a Ray head ...")
         config = folder / "fleet.yaml"
         config.write_text(FLEET_YAML)
         fleet = connect(home=folder, fleet="demo", config=config, command=(*CONTROLLER, "--ephemeral"))
         try:
             job = fleet.submit(_job(folder))
-            info = Show(fleet, job, screen).play()
-            _epilogue(job, info, screen, folder)
+            with open_screen() as screen:
+                info = Show(fleet, job, screen).play()
+            _epilogue(job, info, folder)
             return 0 if info.state is JobState.SUCCEEDED else 1
         finally:
             fleet.down()
@@ -175,16 +176,16 @@ def _job(folder: Path) -> JobSpec:
     )
 
 
-def _epilogue(job: Job, info: JobInfo, screen: Screen, folder: Path) -> None:
+def _epilogue(job: Job, info: JobInfo, folder: Path) -> None:
     """The receipt, what became of the samples, and what to try next."""
     from tradewind.cost.render import render_receipt
     from tradewind.jobs.sample_ledger import audit
 
     if info.state is not JobState.SUCCEEDED:
-        screen.say(f"The job ended as {info.state}: {info.reason}")
-        screen.say(job.logs(tail=30))
+        write(f"The job ended as {info.state}: {info.reason}")
+        write(job.logs(tail=30))
         return
     samples = audit(folder / "samples")
-    screen.say("\n" + render_receipt(job.receipt()))
-    screen.say(f"samples: {samples.samples} seen, skipped {samples.skipped}, repeated {samples.repeated}\n")
-    screen.say(NEXT)
+    write("\n" + render_receipt(job.receipt()))
+    write(f"samples: {samples.samples} seen, skipped {samples.skipped}, repeated {samples.repeated}\n")
+    write(NEXT)

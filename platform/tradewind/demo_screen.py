@@ -179,7 +179,7 @@ class LiveScreen:
         figures = Table.grid(padding=(0, 2))
         loss = "-" if job.loss is None else f"{job.loss:.3f}  {sparkline(self.losses, 44)}"
         for name, value in (
-            ("steps", bar(job.step, job.total_steps)),
+            ("steps", f"{bar(job.step, job.total_steps)}  {job.step} of {job.total_steps or '?'}"),
             ("loss", loss),
             ("workers", f"{workers_line(job)}  {job.phase or 'waiting for nodes'}"),
             ("dollars", f"{format_usd(scene.status.cost_uusd)} so far (simulated)"),
@@ -201,7 +201,7 @@ class LiveScreen:
 @contextmanager
 def open_screen() -> Iterator[Screen]:
     if not sys.stdout.isatty():
-        yield PlainScreen(_write)
+        yield PlainScreen(write)
         return
     from rich.live import Live
 
@@ -209,6 +209,6 @@ def open_screen() -> Iterator[Screen]:
         yield LiveScreen(live)
 
 
-def _write(text: str) -> None:
+def write(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

@@ -143,7 +143,8 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
         stack.callback(cloud.close)
         head = _head(cloud, journal)
         os.environ.update(head.env)  # before Ray is imported: its token is read then
-        agent = Agent(head.gcs_address, head.dashboard_url, place.folder / "storage", journal.record, journal.fleet)
+        storage, logs = place.folder / "storage", place.folder / "job-logs"
+        agent = Agent(head.gcs_address, head.dashboard_url, storage, logs, journal.record, journal.fleet)
         agent.connect()
         stack.callback(agent.close)
         loop = Loop(
@@ -156,9 +157,7 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
             settings=settings_of(config, head),
             wishes=agent.wishes,
         )
-        controller = Controller(
-            config.name, journal, head, cloud, agent, loop, place.folder / "job-logs", config.timing.tick_s
-        )
+        controller = Controller(config.name, journal, head, cloud, agent, loop, logs, config.timing.tick_s)
         server = stack.enter_context(serve(create_app(controller, place.make_token())))
         controller.start()
         place.announce(server.url, os.getpid(), __version__)
