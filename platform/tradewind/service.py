@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -140,6 +141,7 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
             cpus_per_node=config.local.cpus_per_node,
             ephemeral=ephemeral,
         )
+        stack.callback(shutil.rmtree, cloud.root, ignore_errors=True)  # after `close`: then nothing in it is of use
         stack.callback(cloud.close)
         head = _head(cloud, journal)
         os.environ.update(head.env)  # before Ray is imported: its token is read then

@@ -129,7 +129,7 @@ def test_from_up_to_down(place: FleetHome) -> None:
     report = tradewind(place, "down", "--yes")
     assert report["left"] == []
     until(lambda: not psutil.pid_exists(again["pid"]), "the controller ends", place)
-    assert not list(root.rglob("session.json")), "no process is left on record"
+    until(lambda: not root.exists(), "its folder is gone", place)
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(root) in " ".join(p.info["cmdline"] or [])]
 
 
