@@ -34,6 +34,7 @@ class FakeJobs:
         self.rows: dict[str, FakeRow] = {}
         self.unlisted: set[str] = set()  # there, but the listing lags behind
         self.stops: list[str] = []
+        self.obeys = False  # a stop ends the job at once
         self.fault: Exception | None = None  # every call raises it
         self.refusal = ""  # why no job is taken
         self._logs: dict[str, str] = {}
@@ -59,6 +60,8 @@ class FakeJobs:
         self._check()
         self._known(job_id)
         self.stops.append(job_id)
+        if self.obeys:
+            self.move(job_id, "STOPPED")
         return True
 
     def get_job_logs(self, job_id: str) -> str:
