@@ -103,6 +103,8 @@ class Show:
     acts_done: int = 0
     seen: int = 0  # the last event that was shown
     began_s: float = field(default_factory=time.monotonic)
+    refresh_s: float = REFRESH_S
+    limit_s: float = LIMIT_S
 
     def play(self) -> JobInfo:
         while True:
@@ -110,11 +112,11 @@ class Show:
             self.screen.draw(self._scene(info, status, self._news()))
             if is_over(info.state):
                 return info
-            if time.monotonic() - self.began_s > LIMIT_S:
+            if time.monotonic() - self.began_s > self.limit_s:
                 self.screen.say("This machine is too slow for the demo: it is stopped here.")
                 return self.job.stop()
             self._act(info, status.nodes)
-            time.sleep(REFRESH_S)
+            time.sleep(self.refresh_s)
 
     def _act(self, info: JobInfo, nodes: Sequence[NodeInfo]) -> None:
         act = next_act(self.acts_done, info, nodes)
