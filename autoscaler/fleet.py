@@ -139,11 +139,12 @@ class FleetState:
 
     @property
     def alive_nodes(self) -> list[NodeRecord]:
-        return [node for node in self.nodes.values() if is_alive(node.state)]
+        return [node for node in list(self.nodes.values()) if is_alive(node.state)]  # as below
 
     @property
     def open_jobs(self) -> list[JobRecord]:
-        return [job for job in self.jobs.values() if not is_over(job.state)]
+        """Copied first: the loop's thread reads while another one submits a job."""
+        return [job for job in list(self.jobs.values()) if not is_over(job.state)]
 
     def apply(self, event: AnyEvent) -> None:
         match event:

@@ -9,6 +9,7 @@ from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.errors import Scope
 from tradewind.events import LaunchRefused
 from tradewind.model import EndReason, Market, Offer
+from tradewind.states import NodeState
 from tradewind.units import format_duration
 
 BOOT_FAILED = "BootFailed"
@@ -47,14 +48,10 @@ class MarketMemory:
     @classmethod
     def of(cls, fleet: FleetState, now_s: float) -> MarketMemory:
         nodes = fleet.nodes
-        refused = _fold(
-            _recent(fleet.refusals, now_s), nodes, _last_asked(n for n in nodes.values() if n.launched_at_s)
-        )
-        broken = _fold(
-            _recent(_boot_failures(nodes.values()), now_s),
-            nodes,
-            _last_asked(n for n in nodes.values() if n.joined_at_s),
-        )
+        launched = _last_asked(n for n in nodes.values() if n.launched_at_s)
+        joined = _last_asked(n for n in nodes.values() if n.joined_at_s)
+        refused = _fold(fleet.refusals, nodes, launched, now_s)
+        broken = _fold(_boot_failures(nodes.values()), nodes, joined, now_s)
         return cls({**refused, **{f"boot/{key}": block for key, block in broken.items()}})
 
     def block_of(self, offer: Offer, now_s: float) -> Block | None:
@@ -63,14 +60,12 @@ class MarketMemory:
         return next((block for block in found if block is not None and block.until_s > now_s), None)
 
 
-def _recent(refusals: Iterable[LaunchRefused], now_s: float) -> list[LaunchRefused]:
-    return [r for r in refusals if r.at_s + r.block_s * 2 ** (_MAX_DOUBLINGS + 1) > now_s]
-
-
 def _boot_failures(nodes: Iterable[NodeRecord]) -> Iterator[LaunchRefused]:
-    """Nodes that were billed and ended without ever having joined Ray, and that the cloud did not take back."""
+    """Nodes that were billed and ended without ever having joined Ray, and that the cloud did not take back. One that
+    is just being given up counts already: its replacement is bought in the same tick."""
     for node in nodes:
-        if node.launched_at_s and not node.joined_at_s and node.end in (EndReason.CRASHED, EndReason.TERMINATED):
+        has_failed = node.end in (EndReason.CRASHED, EndReason.TERMINATED) or node.state is NodeState.TERMINATING
+        if node.launched_at_s and not node.joined_at_s and has_failed:
             ended_at_s = node.ended_at_s or node.state_since_s
             yield LaunchRefused(
                 at_s=ended_at_s,
@@ -83,14 +78,21 @@ def _boot_failures(nodes: Iterable[NodeRecord]) -> Iterator[LaunchRefused]:
 
 
 def _fold(
-    refusals: Iterable[LaunchRefused], nodes: Mapping[str, NodeRecord], won: Mapping[str, float]
+    refusals: Iterable[LaunchRefused], nodes: Mapping[str, NodeRecord], won: Mapping[str, float], now_s: float
 ) -> dict[str, Block]:
-    blocks: dict[str, Block] = {}
-    for refusal in sorted(refusals, key=lambda r: r.at_s):
+    """Of what may still be blocked, every refusal since the last success counts: how long the last block was tells
+    whether the next refusal came soon after it."""
+    by_key: dict[str, list[LaunchRefused]] = {}
+    for refusal in refusals:
         market = nodes[refusal.launch_id].offer.market
         key = scope_key(market, Scope(refusal.scope))
         if key and refusal.block_s > 0 and won.get(market.key, float("-inf")) <= refusal.at_s:
-            blocks[key] = _renew(blocks.get(key), refusal)
+            by_key.setdefault(key, []).append(refusal)
+    blocks: dict[str, Block] = {}
+    for key, told in by_key.items():
+        if any(refusal.at_s + refusal.block_s * 2**_MAX_DOUBLINGS > now_s for refusal in told):
+            for refusal in sorted(told, key=lambda r: r.at_s):
+                blocks[key] = _renew(blocks.get(key), refusal)
     return blocks
 
 

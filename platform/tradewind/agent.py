@@ -11,15 +11,18 @@ import logging
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tradewind.autoscaler.fleet import FleetState, JobRecord
-from tradewind.errors import JobError, RayError
+from tradewind.errors import IllegalTransition, JobError, RayError, TradewindError
 from tradewind.events import AnyEvent, JobRetried, JobStateChanged, decode
 from tradewind.model import COORDINATOR_PREFIX, GRANT_ENV, JOB_ID_ENV, RAY_NAMESPACE, STORAGE_ENV, Phase, Target, Wish
-from tradewind.states import JOB_TRANSITIONS, JobState
+from tradewind.states import JOB_TRANSITIONS, JobState, is_over
+
+log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S = 5.0
 
@@ -30,6 +33,64 @@ _RAY_STATUS = {
     "FAILED": JobState.FAILED,
     "STOPPED": JobState.STOPPED,
 }
+
+
+class JobsPort(Protocol):
+    """What is used of Ray's JobSubmissionClient. It refuses by RuntimeError; a head that does not answer is an
+    OSError (those of `requests` are, too)."""
+
+    def list_jobs(self) -> Sequence[Any]: ...
+
+    def submit_job(
+        self,
+        *,
+        entrypoint: str,
+        submission_id: str,
+        runtime_env: dict[str, Any] | None,
+        metadata: dict[str, str],
+    ) -> str: ...
+
+    def stop_job(self, job_id: str) -> bool: ...
+
+    def delete_job(self, job_id: str) -> bool: ...
+
+    def get_job_logs(self, job_id: str) -> str: ...
+
+
+class CoordinatorsPort(Protocol):
+    """The coordinators of the training jobs of a cell, by job."""
+
+    def poll(self, job_id: str, after_sequence: int) -> Mapping[str, Any] | None:
+        """Its reports and its wish; None where there is no coordinator. One that is too busy: TimeoutError."""
+        ...
+
+    def set_target(self, job_id: str, target: Target) -> bool:
+        """Whether there was one to tell. Does not wait for it."""
+        ...
+
+
+class RayCoordinators:
+    """The named actors of the Ray cluster that this process has joined."""
+
+    def poll(self, job_id: str, after_sequence: int) -> Mapping[str, Any] | None:
+        import ray
+
+        try:
+            coordinator = ray.get_actor(f"{COORDINATOR_PREFIX}{job_id}", namespace=RAY_NAMESPACE)
+            found: Mapping[str, Any] = ray.get(coordinator.poll.remote(after_sequence), timeout=CALL_TIMEOUT_S)
+        except (ValueError, ray.exceptions.RayActorError):
+            return None
+        return found
+
+    def set_target(self, job_id: str, target: Target) -> bool:
+        import ray
+
+        try:
+            coordinator = ray.get_actor(f"{COORDINATOR_PREFIX}{job_id}", namespace=RAY_NAMESPACE)
+        except ValueError:
+            return False
+        coordinator.set_target.remote(target.epoch, target.replicas, target.deadline_s)
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +113,8 @@ class Agent:
     record: Callable[..., None]
     fleet: FleetState
     heard: dict[str, Wish | None] = field(default_factory=dict)  # by job, as its coordinator last told; None: over
-    _jobs: Any = None
+    jobs: JobsPort | None = None  # from `connect` on
+    coordinators: CoordinatorsPort = field(default_factory=RayCoordinators)
     _granted: dict[str, Target] = field(default_factory=dict)
 
     def connect(self) -> None:
@@ -67,7 +129,7 @@ class Agent:
                 logging_level=logging.ERROR,
                 configure_logging=False,
             )
-            self._jobs = JobSubmissionClient(self.dashboard_url)
+            self.jobs = JobSubmissionClient(self.dashboard_url)
         except (ConnectionError, RuntimeError) as error:
             raise RayError(f"cannot reach the Ray cluster at {self.gcs_address}: {error}") from error
 
@@ -80,29 +142,45 @@ class Agent:
         """Bring the log up to what this cell's jobs have done since the last call, and start what is queued."""
         known = self._list_jobs()
         for job in self.fleet.open_jobs:
-            if job.job_id not in known and not job.foreign:
-                self._start(job, now_s)
+            if not job.foreign:
+                with _alone(job):
+                    self._follow(job, known.get(job.job_id), now_s)
         for job in self.fleet.open_jobs:
-            if job.job_id in known and not job.foreign:
-                self._settle(job, known[job.job_id], now_s)
-        for job in self.fleet.open_jobs:
-            self._hear(job, now_s)
+            with _alone(job):
+                self._hear(job, now_s)
 
     def _list_jobs(self) -> dict[str, RayJob]:
         try:
-            rows = self._jobs.list_jobs()
-        except (ConnectionError, RuntimeError) as error:
+            rows = self._api.list_jobs()
+        except (OSError, RuntimeError) as error:
             raise RayError(f"Ray's Jobs API at {self.dashboard_url} does not answer: {error}") from error
         return {row.submission_id: _ray_job(row) for row in rows if row.submission_id}
 
+    @property
+    def _api(self) -> JobsPort:
+        if self.jobs is None:
+            raise RayError("the agent has not joined its Ray cluster yet", "call connect() first")
+        return self.jobs
+
     # --- starting and ending -------------------------------------------------------------------------------------
+
+    def _follow(self, job: JobRecord, ray_job: RayJob | None, now_s: float) -> None:
+        """One job of ours, and what Ray lists of it. A stop may have come before the start, or been lost on the way:
+        it is asked for until Ray has no such job, or says that it ended."""
+        if job.state is JobState.STOPPING and (ray_job is None or not is_over(_RAY_STATUS[ray_job.status])):
+            if not self.stop_job(job.job_id):
+                self.record(JobStateChanged(at_s=now_s, job_id=job.job_id, state=JobState.STOPPED))
+        elif ray_job is None:
+            self._start(job, now_s)
+        else:
+            self._settle(job, ray_job, now_s)
 
     def _start(self, job: JobRecord, now_s: float) -> None:
         """The job id is Ray's submission id, so that a controller that died in between starts nothing twice."""
         spec = job.spec
         metadata = {"tenant": spec.tenant, "name": spec.name}
         try:
-            self._jobs.submit_job(
+            self._api.submit_job(
                 entrypoint=entrypoint_of(job, self.storage),
                 submission_id=job.job_id,
                 runtime_env={"env_vars": dict(spec.env)} if spec.env else None,
@@ -111,8 +189,10 @@ class Agent:
         except (RuntimeError, ValueError) as error:
             if "already exists" in str(error):
                 return  # the listing lags behind: it was started before
-            reason = f"Ray refused the job: {str(error).strip().splitlines()[-1]}"
+            reason = f"Ray refused the job: {_last_line(str(error))}"
             self.record(JobStateChanged(at_s=now_s, job_id=job.job_id, state=JobState.FAILED, reason=reason))
+        except OSError as error:
+            raise RayError(f"{job.job_id} is not started yet: {error}", "it is tried again by itself") from error
 
     def _retry(self, job: JobRecord, reason: str, now_s: float) -> None:
         """Forget Ray's record of the failed try; the next look finds none, and starts the job again."""
@@ -120,19 +200,22 @@ class Agent:
         self.logs_path.mkdir(parents=True, exist_ok=True)
         (self.logs_path / f"{job.job_id}.try-{retry}.log").write_text(self.logs(job.job_id))
         self.record(JobRetried(at_s=now_s, job_id=job.job_id, retry=retry, reason=reason))
-        self._jobs.delete_job(job.job_id)
+        self._api.delete_job(job.job_id)
 
-    def stop_job(self, job_id: str) -> None:
+    def stop_job(self, job_id: str) -> bool:
+        """False where Ray has no such job. Returns at once; asking twice does no harm."""
         try:
-            self._jobs.stop_job(job_id)
-        except RuntimeError as error:
-            if "does not exist" not in str(error):
-                raise JobError(f"cannot stop {job_id}: {error}", "try again in a moment") from error
+            self._api.stop_job(job_id)
+        except (OSError, RuntimeError) as error:
+            if "does not exist" in str(error):
+                return False
+            raise JobError(f"cannot stop {job_id}: {_last_line(str(error))}", "try again in a moment") from error
+        return True
 
     def logs(self, job_id: str) -> str:
         try:
-            return str(self._jobs.get_job_logs(job_id))
-        except RuntimeError as error:
+            return str(self._api.get_job_logs(job_id))
+        except (OSError, RuntimeError) as error:
             if "does not exist" in str(error):
                 return ""
             raise JobError(f"cannot read the log of {job_id}: {error}", "try again in a moment") from error
@@ -140,8 +223,8 @@ class Agent:
     def _settle(self, job: JobRecord, ray_job: RayJob, now_s: float) -> None:
         """Ray's word on a job's state becomes ours, where the table has a way there."""
         state = _RAY_STATUS[ray_job.status]
-        if state is JobState.RUNNING and job.state in (JobState.RECOVERING, JobState.STOPPING):
-            return
+        if state is JobState.RUNNING and job.state is JobState.RECOVERING:
+            return  # Ray does not know of recovering
         if state is JobState.FAILED and job.state is JobState.STOPPING:
             state = JobState.STOPPED
         if state is JobState.FAILED and job.retries < job.spec.max_retries:
@@ -155,52 +238,65 @@ class Agent:
     # --- training reports ----------------------------------------------------------------------------------------
 
     def _hear(self, job: JobRecord, now_s: float) -> None:
-        import ray
-
         try:
-            coordinator = ray.get_actor(f"{COORDINATOR_PREFIX}{job.job_id}", namespace=RAY_NAMESPACE)
-            report = ray.get(coordinator.poll.remote(job.reported_sequence), timeout=CALL_TIMEOUT_S)
-        except (ValueError, ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
-            if job.job_id in self.heard:
-                self.heard[job.job_id] = None  # it no longer trains
+            report = self.coordinators.poll(job.job_id, job.reported_sequence)
+        except TimeoutError:
+            return  # busy, not gone: what it said last still holds
+        if report is None:
+            self._forget(job.job_id)
             return
         events = [decode(payload) for payload in report["events"]]
         self.record(*events, *_recovery(job, events, now_s))
         self.heard[job.job_id] = Wish(**report["wish"]) if report["wish"] else None
 
+    def _forget(self, job_id: str) -> None:
+        """It no longer trains. Should the same program train once more, its new coordinator knows of no grant."""
+        if job_id in self.heard:
+            self.heard[job_id] = None
+        self._granted.pop(job_id, None)
+
     def wishes(self) -> list[Wish]:
         """What the open jobs could use. Until a job's coordinator speaks, its spec does: nodes boot while the driver
-        starts."""
-        found = (self.heard[job.job_id] if job.job_id in self.heard else spec_wish(job) for job in self.fleet.open_jobs)
+        starts. For one that is being stopped, nothing is bought any more."""
+        jobs = [job for job in self.fleet.open_jobs if job.state is not JobState.STOPPING]
+        found = (self.heard[job.job_id] if job.job_id in self.heard else spec_wish(job) for job in jobs)
         return [wish for wish in found if wish is not None]
 
     def grant(self, targets: Mapping[str, Target]) -> None:
         """Tell the coordinators how many replicas the platform grants; unchanged grants are not sent again."""
-        import ray
-
         for job_id, target in targets.items():
             last = self._granted.get(job_id)
             if last and (last.replicas, last.deadline_s) == (target.replicas, target.deadline_s):
                 continue
-            try:
-                coordinator = ray.get_actor(f"{COORDINATOR_PREFIX}{job_id}", namespace=RAY_NAMESPACE)
-            except ValueError:
-                continue
             epoch = last.epoch + 1 if last else max(1, int(time.time()))  # survives a new controller
-            coordinator.set_target.remote(epoch, target.replicas, target.deadline_s)
-            self._granted[job_id] = Target(epoch=epoch, replicas=target.replicas, deadline_s=target.deadline_s)
+            granted = Target(epoch=epoch, replicas=target.replicas, deadline_s=target.deadline_s)
+            if self.coordinators.set_target(job_id, granted):
+                self._granted[job_id] = granted
+
+
+@contextmanager
+def _alone(job: JobRecord) -> Iterator[None]:
+    """What goes wrong with one job must not keep the others from being looked at."""
+    try:
+        yield
+    except IllegalTransition as error:
+        log.info("job %s was changed while it was looked at; the next tick looks again: %s", job.job_id, error.message)
+    except TradewindError as error:
+        log.error("%s", error)
+    except Exception:
+        log.exception("job %s could not be looked at; the others go on", job.job_id)
 
 
 def entrypoint_of(job: JobRecord, storage: Path) -> str:
     """The command as it runs on the head. What only the driver needs goes before it, not into a runtime environment:
     that would keep Ray's workers from being taken from the pool of started processes. The folder is not uploaded: a
-    local cell has the same disk."""
+    local cell has the same disk. `exit` stands before the command, which may be anything, `a || b; c` too."""
     given = {JOB_ID_ENV: job.job_id, STORAGE_ENV: str(storage)}
     if wish := spec_wish(job):
         given[GRANT_ENV] = json.dumps(asdict(wish))  # so that `tw.fit` need not be told again
     parts = [f"export {name}={shlex.quote(value)}" for name, value in given.items()]
     parts += [f"cd {shlex.quote(job.spec.working_dir)}"] if job.spec.working_dir else []
-    return " && ".join([*parts, job.spec.entrypoint])
+    return f"{' && '.join(parts)} || exit 1; {job.spec.entrypoint}"
 
 
 def spec_wish(job: JobRecord) -> Wish | None:
@@ -222,6 +318,11 @@ def _recovery(job: JobRecord, events: Sequence[AnyEvent], now_s: float) -> Itera
         elif phase is Phase.TRAINING and state is JobState.RECOVERING:
             state = JobState.RUNNING
             yield JobStateChanged(at_s=now_s, job_id=job.job_id, state=state)
+
+
+def _last_line(text: str) -> str:
+    """The message of an answer of Ray's, which is a traceback and a full stop of its own."""
+    return text.rstrip(". \n").rpartition("\n")[2].strip()
 
 
 def _ray_job(row: Any) -> RayJob:

@@ -12,7 +12,8 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,19 +27,19 @@ from tradewind.autoscaler.actions import Plan
 from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.autoscaler.loop import Loop
 from tradewind.autoscaler.providers.local import LocalCloud
+from tradewind.autoscaler.providers.local_processes import write_atomically
 from tradewind.autoscaler.providers.raylets import LocalHead
 from tradewind.cost.receipt import Bill, Receipt, bill, receipt
-from tradewind.errors import ConfigError, Problem, RayError, TradewindError
+from tradewind.errors import ConfigError, ControllerError, JobError, Problem, RayError, TradewindError
 from tradewind.events import ControllerStarted, ControllerStopped, JobStateChanged, JobSubmitted
 from tradewind.journal import Journal
 from tradewind.logfile import read_chunk, tail_offset
 from tradewind.model import JobSpec
-from tradewind.states import JobState, is_alive, is_over
+from tradewind.states import JOB_TRANSITIONS, JobState, is_alive, is_over
 from tradewind.views import Costs, decision_line, event_line, job_info, node_info
 
 log = logging.getLogger(__name__)
 
-RECENT_DECISIONS = 8
 RECENT_JOBS = 5
 STOP_TIMEOUT_S = 20.0
 LOG_POLL_S = 0.5
@@ -59,7 +60,10 @@ class Controller:
     ended: threading.Event = field(default_factory=threading.Event)
     _started_at_s: float = field(default_factory=time.time)
     _plan: Plan | None = None
-    _closing: threading.Event = field(default_factory=threading.Event)
+    _going_down: threading.Event = field(default_factory=threading.Event)  # no new jobs
+    _closing: threading.Event = field(default_factory=threading.Event)  # no new ticks
+    _one_shutdown: threading.Lock = field(default_factory=threading.Lock)
+    _report: ShutdownReport | None = None
     _wake: threading.Event = field(default_factory=threading.Event)
     _ticks: threading.Thread | None = None
 
@@ -79,23 +83,23 @@ class Controller:
             self._wake.clear()
 
     def _tick(self) -> None:
-        """An error ends this tick, never the loop: the next one starts from what is then true."""
-        try:
+        """An error ends its part of this tick, never the loop: nodes cost money while Ray's Jobs API is away, too."""
+        with _survived():
             if not self.head.alive:
                 raise RayError("the Ray head is gone", "`tradewind down`, then `tradewind up`; jobs resume")
-            self.agent.sync(time.time())
-            self._plan = self.loop.tick()
-            self.agent.grant(self.loop.targets)
+            with _survived():
+                self.agent.sync(time.time())
+            with _survived():
+                self._plan = self.loop.tick()
+                self.agent.grant(self.loop.targets)
             self._keep_logs()
-        except TradewindError as error:
-            log.error("%s", error)
-        except Exception:
-            log.exception("an error that nobody expected; the loop goes on")
 
     # --- jobs ----------------------------------------------------------------------------------------------------
 
     def submit(self, spec: JobSpec) -> JobInfo:
         """On record first; the next tick starts it."""
+        if self._going_down.is_set():
+            raise ControllerError("the fleet is being taken down", "start it again with `tradewind up`, then submit")
         if spec.working_dir and not Path(spec.working_dir).is_dir():
             raise ConfigError(
                 [Problem("job", "working_dir", f"there is no folder {spec.working_dir}")], "correct the path"
@@ -119,12 +123,21 @@ class Controller:
     def stop(self, job_id: str) -> JobInfo:
         with self.journal.reading() as (fleet, _):
             job = _find(fleet, job_id)
-            if not is_over(job.state) and job.state is not JobState.STOPPING:
-                self.journal.record(JobStateChanged(at_s=time.time(), job_id=job_id, state=JobState.STOPPING))
-        if not is_over(job.state):
-            self.agent.stop_job(job_id)
-            self._wake.set()
+        if is_over(job.state):
+            return self.job(job_id)
+        if job.foreign and not self.agent.stop_job(job_id):
+            hint = "end its process where it runs; its nodes go when it is gone"
+            raise JobError(f"{job_id} is a driver that was not started by Ray's Jobs API", hint)
+        self._note_stopping(job_id)
+        if not job.foreign:
+            self.agent.stop_job(job_id)  # one that Ray does not have yet is ended by the next tick
+        self._wake.set()
         return self.job(job_id)
+
+    def _note_stopping(self, job_id: str) -> None:
+        with self.journal.reading() as (fleet, _):
+            if JobState.STOPPING in JOB_TRANSITIONS[fleet.jobs[job_id].state]:
+                self.journal.record(JobStateChanged(at_s=time.time(), job_id=job_id, state=JobState.STOPPING))
 
     def logs(self, job_id: str, *, offset: int = 0, tail: int | None = None, wait_s: float = 0.0) -> LogChunk:
         until_s = time.monotonic() + wait_s
@@ -142,7 +155,7 @@ class Controller:
         """Of all tries: those that failed, then the present or last one."""
         tries = sorted(self.logs_path.glob(f"{job_id}.try-*.log"))
         kept = self.logs_path / f"{job_id}.log"
-        last = kept.read_bytes() if kept.exists() else self.agent.logs(job_id).encode()
+        last = kept.read_bytes() if kept.exists() else self.agent.logs(job_id).encode(errors="replace")
         return b"".join([*(path.read_bytes() for path in tries), last])
 
     def _keep_logs(self) -> None:
@@ -153,7 +166,8 @@ class Controller:
         for job_id in over:
             kept = self.logs_path / f"{job_id}.log"
             if not kept.exists():
-                kept.write_text(self.agent.logs(job_id))
+                with _survived():
+                    write_atomically(kept, self.agent.logs(job_id).encode(errors="replace").decode())
 
     # --- views ---------------------------------------------------------------------------------------------------
 
@@ -204,7 +218,15 @@ class Controller:
         return taken
 
     def shutdown(self) -> ShutdownReport:
-        """Jobs first, so that they can end in order; then the nodes, until the cloud lists none; then the head."""
+        """Jobs first, so that they can end in order; then the nodes, until the cloud lists none; then the head.
+
+        Asked for twice at once (`down` and Ctrl-C), it happens once, and both get the same answer."""
+        self._going_down.set()
+        with self._one_shutdown:
+            self._report = self._report or self._shut_down()
+            return self._report
+
+    def _shut_down(self) -> ShutdownReport:
         stopped = self._stop_jobs()
         self._closing.set()
         self._wake.set()
@@ -221,17 +243,33 @@ class Controller:
         )
 
     def _stop_jobs(self) -> list[str]:
-        open_jobs = [job.job_id for job in self.jobs() if not is_over(job.state)]
-        for job_id in open_jobs:
-            self.stop(job_id)
-        self._await(lambda: all(is_over(self.job(job_id).state) for job_id in open_jobs), STOP_TIMEOUT_S)
-        return open_jobs
+        """Without a head there is nothing to stop: the jobs stay on record, and resume at the next `up`."""
+        if not self.head.alive:
+            return []
+        stopped = []
+        for job in self.jobs():
+            with _survived():
+                if not is_over(job.state) and self.stop(job.job_id):
+                    stopped.append(job.job_id)
+        self._await(lambda: all(is_over(self.job(job_id).state) for job_id in stopped), STOP_TIMEOUT_S)
+        return stopped
 
     def _await(self, done: Callable[[], bool], timeout_s: float) -> None:
         until_s = time.monotonic() + timeout_s
-        while not done() and time.monotonic() < until_s:
+        while not done() and self.head.alive and time.monotonic() < until_s:
             self._wake.set()
             time.sleep(0.2)
+
+
+@contextmanager
+def _survived() -> Iterator[None]:
+    """What goes wrong is logged; whoever comes next goes on."""
+    try:
+        yield
+    except TradewindError as error:
+        log.error("%s", error)
+    except Exception:
+        log.exception("an error that nobody expected; the loop goes on")
 
 
 def _find(fleet: FleetState, job_id: str) -> JobRecord:

@@ -8,6 +8,7 @@ cleans up. What is shown is in demo_screen.py.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import signal
 import sys
@@ -16,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,7 +25,7 @@ from tradewind.api import EventLine, FleetStatus, JobInfo, NodeInfo
 from tradewind.client import Fleet, Job, connect
 from tradewind.controller_process import CONTROLLER
 from tradewind.demo_screen import Scene, Screen, open_screen, write
-from tradewind.model import JobSpec, Phase
+from tradewind.model import Capacity, JobSpec, Phase
 from tradewind.states import JobState, NodeState, is_over
 
 # Four T4s a node, two a worker. Every market holds one node, so that the fleet must spread over the clouds.
@@ -83,7 +85,11 @@ def next_act(done: int, job: JobInfo, nodes: Sequence[NodeInfo]) -> Act | None:
 
 def victim(job: JobInfo, nodes: Sequence[NodeInfo]) -> NodeInfo | None:
     """The dearest spot node that the job trains on: what a cloud would rather sell to somebody else."""
-    held = [n for n in nodes if n.launch_id in job.nodes and n.state is NodeState.READY]
+    held = [
+        node
+        for node in nodes
+        if node.launch_id in job.nodes and node.state is NodeState.READY and node.capacity is Capacity.SPOT
+    ]
     return max(held, key=lambda node: (node.price_uusd_per_h or 0, node.launch_id), default=None)
 
 
@@ -97,6 +103,8 @@ class Show:
     acts_done: int = 0
     seen: int = 0  # the last event that was shown
     began_s: float = field(default_factory=time.monotonic)
+    refresh_s: float = REFRESH_S
+    limit_s: float = LIMIT_S
 
     def play(self) -> JobInfo:
         while True:
@@ -104,11 +112,11 @@ class Show:
             self.screen.draw(self._scene(info, status, self._news()))
             if is_over(info.state):
                 return info
-            if time.monotonic() - self.began_s > LIMIT_S:
+            if time.monotonic() - self.began_s > self.limit_s:
                 self.screen.say("This machine is too slow for the demo: it is stopped here.")
                 return self.job.stop()
             self._act(info, status.nodes)
-            time.sleep(REFRESH_S)
+            time.sleep(self.refresh_s)
 
     def _act(self, info: JobInfo, nodes: Sequence[NodeInfo]) -> None:
         act = next_act(self.acts_done, info, nodes)
@@ -167,10 +175,17 @@ def _stage(home: str | None) -> Iterator[Path]:
 
 
 def _job(folder: Path) -> JobSpec:
-    entrypoint = (
-        f"{sys.executable} -m tradewind.jobs.examples.digits --steps {STEPS} --step-s {STEP_S} --checkpoint-every 30"
-        f" --settle-s 6 --storage {folder / 'runs'} --ledger {folder / 'samples'} --curve {folder / 'loss.jsonl'}"
-    )
+    options = {
+        "--steps": STEPS,
+        "--step-s": STEP_S,
+        "--checkpoint-every": 30,
+        "--settle-s": 6,
+        "--storage": folder / "runs",
+        "--ledger": folder / "samples",
+        "--curve": folder / "loss.jsonl",
+    }
+    words = [sys.executable, "-m", "tradewind.jobs.examples.digits", *chain.from_iterable(options.items())]
+    entrypoint = shlex.join(str(word) for word in words)
     return JobSpec(
         name="digits", entrypoint=entrypoint, min_workers=2, max_workers=4, worker_resources={"CPU": 1, "GPU": 2}
     )

@@ -51,7 +51,11 @@ def story(line: EventLine) -> str | None:
 
 def _launched(event: Mapping[str, Any]) -> str:
     offer = event["offer"]
-    return f"asks for {_market(offer['market'])} at {format_usd(offer['price_uusd_per_h'])}/h"
+    return f"asks for {_market(offer['market'])} at {_price(offer['price_uusd_per_h'])}"
+
+
+def _price(uusd_per_h: int | None) -> str:
+    return "an unknown price" if uusd_per_h is None else f"{format_usd(uusd_per_h)}/h"
 
 
 def _gone(event: Mapping[str, Any]) -> str:
@@ -88,8 +92,8 @@ def _market(market: Mapping[str, Any]) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The last values as little bars, highest to lowest."""
-    shown = values[:: max(1, -(-len(values) // width))]
+    """The values as little bars, thinned out until they fit; the newest is always among them."""
+    shown = values[:: -max(1, -(-len(values) // width))][::-1]
     low, high = (min(shown), max(shown)) if shown else (0.0, 0.0)
     scale = (len(SPARKS) - 1) / (high - low) if high > low else 0.0
     return "".join(SPARKS[round((value - low) * scale)] for value in shown)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tradewind.autoscaler.fleet import FleetState
 from tradewind.cost.ledger import Ledger
+from tradewind.errors import LogError
 from tradewind.events import AnyEvent, DecisionRecorded
 from tradewind.store import EventLog
 
@@ -34,14 +36,28 @@ class Journal:
         return journal
 
     def record(self, *events: AnyEvent) -> None:
-        """On return the events are durable. The fold comes first: an illegal transition must not enter the log."""
+        """On return the events are durable. All of them or none: what the log refuses must not be believed in memory,
+        and what the state tables refuse must not enter the log, which could then never be read again."""
         if not events:
             return
         with self._changed:
+            self._rehearse(events)
+            self.log.append(*events)
             for event in events:
                 self._fold(event)
-            self.log.append(*events)
             self._changed.notify_all()
+
+    def _rehearse(self, events: Sequence[AnyEvent]) -> None:
+        """Raises what the folds would raise, on a copy of just the records that these events change."""
+        nodes, jobs = ({getattr(event, name, "") for event in events} for name in ("launch_id", "job_id"))
+        stage = FleetState(
+            nodes={key: self.fleet.nodes[key] for key in nodes if key in self.fleet.nodes},
+            jobs={key: self.fleet.jobs[key] for key in jobs if key in self.fleet.jobs},
+        )
+        for event in events:
+            if not all(math.isfinite(getattr(event, name, 0.0)) for name in ("at_s", "began_s")):
+                raise LogError(f"this event has no time: {event!r}", "this is a defect: report it")
+            stage.apply(event)
 
     def _fold(self, event: AnyEvent) -> None:
         self.fleet.apply(event)

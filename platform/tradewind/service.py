@@ -66,14 +66,20 @@ def offers_of(config: FleetConfig) -> tuple[Offer, ...]:
                 capacity=capacity,
             )
         ]
-        if not matches:
-            problem = Problem("fleet file", f"offers[{number}]", "the catalogue has nothing like this")
+        usable = [offer for offer in matches if _is_usable(offer)]
+        if not usable:
+            wrong = "the catalogue has no price for it, or only slices of several hosts" if matches else ""
+            problem = Problem("fleet file", f"offers[{number}]", wrong or "the catalogue has nothing like this")
             raise ConfigError([problem], "leave out a line of the selector")
-        found.update((offer.market.key, offer) for offer in matches)
+        found.update((offer.market.key, offer) for offer in usable)
     if not config.offers:
         found.update((offer.market.key, offer) for name in DEFAULT_OFFERS for offer in catalog.load().find(name))
         found.update((offer.market.key, offer) for offer in catalog.load().find("") if offer.accelerator == "")
-    return tuple(o for o in found.values() if o.price_uusd_per_h is not None and o.hosts == 1)
+    return tuple(offer for offer in found.values() if _is_usable(offer))
+
+
+def _is_usable(offer: Offer) -> bool:
+    return offer.price_uusd_per_h is not None and offer.hosts == 1
 
 
 def script_of(config: FleetConfig) -> MarketScript:
