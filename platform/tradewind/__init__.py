@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from tradewind.api import FleetStatus, JobInfo, NodeInfo
     from tradewind.client import Fleet, Job, connect
     from tradewind.errors import TradewindError
+    from tradewind.jobs.trainer import FitResult, fit
     from tradewind.model import Contract, JobSpec
 
 __all__ = [
     "Contract",
+    "FitResult",
     "Fleet",
     "FleetStatus",
     "Job",
@@ -33,10 +35,12 @@ __all__ = [
     "TradewindError",
     "__version__",
     "connect",
+    "fit",
 ]
 
 _HOME_OF = {
     "Contract": "model",
+    "FitResult": "jobs.trainer",
     "Fleet": "client",
     "FleetStatus": "api",
     "Job": "client",
@@ -45,6 +49,7 @@ _HOME_OF = {
     "NodeInfo": "api",
     "TradewindError": "errors",
     "connect": "client",
+    "fit": "jobs.trainer",
 }
 
 
