@@ -17,8 +17,8 @@ from typing import Any
 from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.errors import JobError, RayError
 from tradewind.events import AnyEvent, JobStateChanged, decode
-from tradewind.model import COORDINATOR_PREFIX, JOB_ID_ENV, RAY_NAMESPACE, STORAGE_ENV, Phase, Target, Wish
-from tradewind.states import JOB_TRANSITIONS, JobState
+from tradewind.model import COORDINATOR_PREFIX, JOB_ID_ENV, RAY_NAMESPACE, STORAGE_ENV, JobSpec, Phase, Target, Wish
+from tradewind.states import JOB_TRANSITIONS, JobState, is_over
 
 CALL_TIMEOUT_S = 5.0
 
@@ -78,18 +78,21 @@ class Agent:
         """Bring the log up to what this cell's jobs have done since the last call, and start what is queued."""
         known = self._list_jobs()
         for job in self.fleet.open_jobs:
-            if job.job_id not in known and not job.foreign:
-                self._start(job, now_s)
-        for job in self.fleet.open_jobs:
-            if job.job_id in known and not job.foreign:
+            if job.foreign:
+                continue
+            if job.job_id in known:
                 self._settle(job, known[job.job_id], now_s)
+            elif job.state is JobState.STOPPING:  # before it was ever started, or its cluster is gone
+                self.record(JobStateChanged(at_s=now_s, job_id=job.job_id, state=JobState.STOPPED))
+            else:
+                self._start(job, now_s)
         for job in self.fleet.open_jobs:
             self._hear(job, now_s)
 
     def _list_jobs(self) -> dict[str, RayJob]:
         try:
             rows = self._jobs.list_jobs()
-        except (ConnectionError, RuntimeError) as error:
+        except (OSError, RuntimeError) as error:  # what `requests` raises is an OSError, and no ConnectionError
             raise RayError(f"Ray's Jobs API at {self.dashboard_url} does not answer: {error}") from error
         return {row.submission_id: _ray_job(row) for row in rows if row.submission_id}
 
@@ -106,23 +109,28 @@ class Agent:
                 runtime_env={"env_vars": dict(spec.env)} if spec.env else None,
                 metadata=metadata,
             )
+        except OSError as error:
+            raise RayError(f"Ray's Jobs API at {self.dashboard_url} does not answer: {error}") from error
         except (RuntimeError, ValueError) as error:
             if "already exists" in str(error):
                 return  # the listing lags behind: it was started before
             reason = f"Ray refused the job: {str(error).strip().splitlines()[-1]}"
             self.record(JobStateChanged(at_s=now_s, job_id=job.job_id, state=JobState.FAILED, reason=reason))
 
-    def stop_job(self, job_id: str) -> None:
+    def stop_job(self, job_id: str) -> bool:
+        """False where Ray knows of no such submission."""
         try:
             self._jobs.stop_job(job_id)
-        except RuntimeError as error:
-            if "does not exist" not in str(error):
-                raise JobError(f"cannot stop {job_id}: {error}", "try again in a moment") from error
+        except (OSError, RuntimeError) as error:
+            if "does not exist" in str(error):
+                return False
+            raise JobError(f"cannot stop {job_id}: {error}", "try again in a moment") from error
+        return True
 
     def logs(self, job_id: str) -> str:
         try:
             return str(self._jobs.get_job_logs(job_id))
-        except RuntimeError as error:
+        except (OSError, RuntimeError) as error:
             if "does not exist" in str(error):
                 return ""
             raise JobError(f"cannot read the log of {job_id}: {error}", "try again in a moment") from error
@@ -130,13 +138,16 @@ class Agent:
     def _settle(self, job: JobRecord, ray_job: RayJob, now_s: float) -> None:
         """Ray's word on a job's state becomes ours, where the table has a way there."""
         state = _RAY_STATUS[ray_job.status]
-        if state is JobState.RUNNING and job.state in (JobState.RECOVERING, JobState.STOPPING):
+        if job.state is JobState.STOPPING and not is_over(state):
+            self.stop_job(job.job_id)  # again: the first word may have come before Ray knew of the job
+            return
+        if state is JobState.RUNNING and job.state is JobState.RECOVERING:
             return
         if state is JobState.FAILED and job.state is JobState.STOPPING:
             state = JobState.STOPPED
         if state is not job.state and state in JOB_TRANSITIONS[job.state]:
             self._hear(job, now_s)  # the last words of a job that has just ended
-            reason = ray_job.message if state is JobState.FAILED else ""
+            reason = first_line(ray_job.message) if state is JobState.FAILED else ""
             self.record(JobStateChanged(at_s=now_s, job_id=job.job_id, state=state, reason=reason))
 
     # --- training reports ----------------------------------------------------------------------------------------
@@ -185,7 +196,23 @@ def entrypoint_of(job: JobRecord, storage: Path) -> str:
     given = {JOB_ID_ENV: job.job_id, STORAGE_ENV: str(storage)}
     parts = [f"export {name}={shlex.quote(value)}" for name, value in given.items()]
     parts += [f"cd {shlex.quote(job.spec.working_dir)}"] if job.spec.working_dir else []
-    return " && ".join([*parts, job.spec.entrypoint])
+    # On a line of its own, so that `a || b` and `a & b` mean what they mean in a shell.
+    return f"{' && '.join(parts)} || exit\n{_with_retries(job.spec)}"
+
+
+def _with_retries(spec: JobSpec) -> str:
+    """In the shell, so that all tries are one job of Ray's, with one log. A lost node is no failure of the program."""
+    if not spec.max_retries:
+        return spec.entrypoint
+    return (
+        f"for left in $(seq {spec.max_retries} -1 0); do\n(\n{spec.entrypoint}\n)\nstatus=$?\n"
+        '[ $status -eq 0 ] || [ $left -eq 0 ] && exit $status\necho "exit status $status; tries left: $left"\ndone'
+    )
+
+
+def first_line(message: str) -> str:
+    """Of why Ray says that a job failed: it appends the log, which is kept elsewhere."""
+    return message.partition("\n")[0].partition(", last available logs")[0].removeprefix("Job entrypoint ")
 
 
 def spec_wish(job: JobRecord) -> Wish | None:

@@ -28,12 +28,12 @@ from tradewind.autoscaler.loop import Loop
 from tradewind.autoscaler.providers.local import LocalCloud
 from tradewind.autoscaler.providers.raylets import LocalHead
 from tradewind.cost.receipt import Bill, Receipt, bill, receipt
-from tradewind.errors import ConfigError, Problem, RayError, TradewindError
+from tradewind.errors import ConfigError, JobError, Problem, RayError, TradewindError
 from tradewind.events import ControllerStarted, ControllerStopped, JobStateChanged, JobSubmitted
 from tradewind.journal import Journal
 from tradewind.logfile import read_chunk, tail_offset
 from tradewind.model import JobSpec
-from tradewind.states import JobState, is_alive, is_over
+from tradewind.states import JOB_TRANSITIONS, JobState, is_alive, is_over
 from tradewind.views import Costs, decision_line, event_line, job_info, node_info
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class Controller:
         """An error ends this tick, never the loop: the next one starts from what is then true."""
         try:
             if not self.head.alive:
-                raise RayError("the Ray head is gone", "`tradewind down`, then `tradewind up`; jobs resume")
+                raise RayError("the Ray head is gone", "another one is started; jobs resume")
             self.agent.sync(time.time())
             self._plan = self.loop.tick()
             self.agent.grant(self.loop.targets)
@@ -119,12 +119,20 @@ class Controller:
     def stop(self, job_id: str) -> JobInfo:
         with self.journal.reading() as (fleet, _):
             job = _find(fleet, job_id)
-            if not is_over(job.state) and job.state is not JobState.STOPPING:
-                self.journal.record(JobStateChanged(at_s=time.time(), job_id=job_id, state=JobState.STOPPING))
-        if not is_over(job.state):
+        if is_over(job.state):
+            return self.job(job_id)
+        if job.foreign and not self.agent.stop_job(job_id):
+            raise JobError(f"{job_id} was not submitted: it is a program that connected to Ray", "end that program")
+        self._note_stopping(job_id)
+        if not job.foreign:
             self.agent.stop_job(job_id)
-            self._wake.set()
+        self._wake.set()
         return self.job(job_id)
+
+    def _note_stopping(self, job_id: str) -> None:
+        with self.journal.reading() as (fleet, _):
+            if JobState.STOPPING in JOB_TRANSITIONS[_find(fleet, job_id).state]:
+                self.journal.record(JobStateChanged(at_s=time.time(), job_id=job_id, state=JobState.STOPPING))
 
     def logs(self, job_id: str, *, offset: int = 0, tail: int | None = None, wait_s: float = 0.0) -> LogChunk:
         until_s = time.monotonic() + wait_s
@@ -207,6 +215,7 @@ class Controller:
         self._wake.set()
         if self._ticks:
             self._ticks.join(timeout=STOP_TIMEOUT_S)
+        self._close_jobs()
         ended = self.loop.end_all("the fleet is taken down", STOP_TIMEOUT_S)
         with self.journal.reading() as (fleet, ledger):
             left = tuple(node.launch_id for node in fleet.alive_nodes)
@@ -220,15 +229,31 @@ class Controller:
     def _stop_jobs(self) -> list[str]:
         open_jobs = [job.job_id for job in self.jobs() if not is_over(job.state)]
         for job_id in open_jobs:
-            self.stop(job_id)
+            try:
+                self.stop(job_id)
+            except TradewindError as error:  # it goes with the head, at the latest
+                log.warning("%s", error)
         self._await(lambda: all(is_over(self.job(job_id).state) for job_id in open_jobs), STOP_TIMEOUT_S)
         return open_jobs
 
     def _await(self, done: Callable[[], bool], timeout_s: float) -> None:
         until_s = time.monotonic() + timeout_s
-        while not done() and time.monotonic() < until_s:
+        while not done() and self.head.alive and time.monotonic() < until_s:
             self._wake.set()
             time.sleep(0.2)
+
+    def _close_jobs(self) -> None:
+        """What has not ended by now ends with the head."""
+        with self.journal.reading() as (fleet, _):
+            reason, now_s = "the fleet was taken down", time.time()
+            for job in fleet.open_jobs:
+                self.journal.record(
+                    JobStateChanged(at_s=now_s, job_id=job.job_id, state=JobState.STOPPED, reason=reason)
+                )
+
+    @property
+    def closing(self) -> bool:
+        return self._closing.is_set()
 
 
 def _find(fleet: FleetState, job_id: str) -> JobRecord:
