@@ -77,9 +77,7 @@ def _changes(job: RayJob, current: JobState, now_s: float) -> list[AnyEvent]:
         return []  # that it runs is no news while it recovers or stops
     if state not in JOB_TRANSITIONS[current]:
         return []
-    if state is JobState.RUNNING and current is not JobState.QUEUED:
-        return []  # Ray does not know of recovering and stopping
-    reason = job.message if is_over(state) else ""
+    reason = job.message.partition("\n")[0] if state in (JobState.FAILED, JobState.STOPPED) else ""
     at_s = (job.ended_at_s or now_s) if is_over(state) else now_s
     return [JobStateChanged(at_s=at_s, job_id=job.job_id, state=state, reason=reason)]
 

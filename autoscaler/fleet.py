@@ -14,7 +14,6 @@ from tradewind.events import (
     DrainRefused,
     DrainRequested,
     HoldingChanged,
-    JobRetried,
     JobStateChanged,
     JobSubmitted,
     LaunchRefused,
@@ -73,7 +72,6 @@ class JobRecord:
     total_steps: int | None = None
     loss: float | None = None
     checkpoint_step: int | None = None
-    retries: int = 0  # of its program
     reported_sequence: int = 0
     holdings: dict[str, dict[str, float]] = field(default_factory=dict)  # launch id -> resources
 
@@ -222,8 +220,6 @@ class FleetState:
                 )
             case JobStateChanged():
                 self._move_job(event)
-            case JobRetried():
-                self.jobs[event.job_id] = _job_with(self.jobs[event.job_id], retries=event.retry, reason=event.reason)
             case HoldingChanged():
                 job = self.jobs[event.job_id]
                 held = {key: value for key, value in job.holdings.items() if key != event.launch_id}

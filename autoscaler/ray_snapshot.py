@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from tradewind.autoscaler.shape import Shape
-from tradewind.model import RAY_NAMESPACE, Labels, Resources
+from tradewind.model import RAY_NAMESPACE, Labels, Resources, driver_job_id
 
 
 class RayStatus(StrEnum):
@@ -72,10 +72,11 @@ class RayJob:
     metadata: Mapping[str, str] = field(default_factory=dict)
     started_at_s: float | None = None
     ended_at_s: float | None = None
+    head_node_id: str = ""
 
     @property
     def job_id(self) -> str:
-        return self.submission_id or f"ray-{self.ray_job_id}"
+        return self.submission_id or driver_job_id(self.ray_job_id, self.head_node_id)
 
     @property
     def is_internal(self) -> bool:

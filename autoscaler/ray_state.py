@@ -64,7 +64,7 @@ class RayState:
     def snapshot(self) -> RaySnapshot:
         self._announce()
         state = self._cluster_state()
-        jobs = self._read_jobs()
+        jobs = self._read_jobs(_head_of(state.node_states))
         by_ray_job = {job.ray_job_id: job.job_id for job in jobs if job.ray_job_id}
         actors, groups = self._read_actors(), self._read_groups()
         nodes = tuple(_node(row) for row in state.node_states)
@@ -182,13 +182,14 @@ class RayState:
         reply = self._call(self._groups.GetAllPlacementGroup, gs.GetAllPlacementGroupRequest())
         return [row for row in reply.placement_group_table_data if row.state != _GROUP_REMOVED]
 
-    def _read_jobs(self) -> tuple[RayJob, ...]:
+    def _read_jobs(self, head_node_id: str) -> tuple[RayJob, ...]:
         from ray.core.generated import gcs_service_pb2 as gs
 
         # Without the skips, GCS calls back every driver.
         request = gs.GetAllJobInfoRequest(skip_submission_job_info_field=True, skip_is_running_tasks_field=True)
         submissions = self._read_submissions()
-        drivers = [_job(row, submissions) for row in self._call(self._jobs.GetAllJobInfo, request).job_info_list]
+        rows = self._call(self._jobs.GetAllJobInfo, request).job_info_list
+        drivers = [_job(row, submissions, head_node_id) for row in rows]
         connected = {job.submission_id for job in drivers}
         waiting = [_submission(key, row) for key, row in submissions.items() if key not in connected]
         return (*drivers, *waiting)
@@ -223,6 +224,10 @@ class RayState:
 
 
 # --- rows -> values (pure) ------------------------------------------------------------------------------------------
+
+
+def _head_of(rows: Iterable[Any]) -> str:
+    return next((row.node_id.hex() for row in rows if _HEAD_RESOURCE in row.total_resources), "")
 
 
 def _status(row: Any) -> RayStatus:
@@ -287,7 +292,7 @@ def _gang(row: Any, groups: Iterable[Any], by_ray_job: Mapping[str, str]) -> Gan
     )
 
 
-def _job(row: Any, submissions: Mapping[str, Mapping[str, Any]]) -> RayJob:
+def _job(row: Any, submissions: Mapping[str, Mapping[str, Any]], head_node_id: str) -> RayJob:
     metadata = dict(row.config.metadata)
     submission_id = metadata.get("job_submission_id", "")
     sent = submissions.get(submission_id, {})
@@ -302,6 +307,7 @@ def _job(row: Any, submissions: Mapping[str, Mapping[str, Any]]) -> RayJob:
         metadata={**metadata, **(sent.get("metadata") or {})},
         started_at_s=row.start_time / 1000 if row.start_time else None,
         ended_at_s=row.end_time / 1000 if row.end_time else None,
+        head_node_id=head_node_id,
     )
 
 

@@ -22,7 +22,7 @@ from tradewind.jobs import coordinator as coordinators
 from tradewind.jobs import spares
 from tradewind.jobs.progress import ProgressLine
 from tradewind.jobs.sizing import Limits
-from tradewind.model import GRANT_ENV, JOB_ID_ENV, STORAGE_ENV, Phase, Wish
+from tradewind.model import GRANT_ENV, JOB_ID_ENV, STORAGE_ENV, Phase, Wish, driver_job_id
 
 if TYPE_CHECKING:
     from tradewind.jobs.run import Run
@@ -130,7 +130,10 @@ def _job_id() -> str:
 
     submitted = json.loads(os.environ.get(RAY_JOB_CONFIG_ENV) or "{}").get("metadata", {})
     given = os.environ.get(JOB_ID_ENV) or submitted.get("job_submission_id")
-    return given or f"ray-{ray.get_runtime_context().get_job_id()}"
+    if given:
+        return str(given)
+    heads = (node["NodeID"] for node in ray.nodes() if "node:__internal_head__" in node["Resources"])
+    return driver_job_id(ray.get_runtime_context().get_job_id(), next(heads, ""))
 
 
 def _run(

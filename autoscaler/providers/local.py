@@ -55,7 +55,7 @@ class LocalCloud:
     ) -> None:
         """`cpus_per_node` limits the logical CPUs of every offer. Without `watch` nothing happens but in `step()`."""
         self.root, self.fleet, self.script = root, fleet, script or MarketScript()
-        self._clock, self._ephemeral = clock, ephemeral
+        self._clock = clock
         self._offers = {offer.market.key: _limited(offer, cpus_per_node) for offer in offers}
         self._machines = machines or RayMachines(root / local_fleets.HEAD / "token")
         local_fleets.claim(root, fleet, ephemeral=ephemeral)
@@ -149,7 +149,7 @@ class LocalCloud:
                     self._look_at(instance, now_s)
 
     def close(self) -> None:
-        """End every node and the head, and give up the fleet; an ephemeral one leaves no trace. May be repeated."""
+        """End every node and the head, and give up the fleet. Nothing is left of it here. May be repeated."""
         if self._closing.is_set():
             return
         with self._lock:
@@ -159,8 +159,7 @@ class LocalCloud:
         self._stop_threads()
         local_fleets.end_fleet(self.root)
         local_fleets.release(self.root)
-        if self._ephemeral:
-            shutil.rmtree(self.root)
+        shutil.rmtree(self.root)
 
     def detach(self) -> None:
         """Give up the fleet and leave its nodes running; the next LocalCloud on the same folder adopts them."""

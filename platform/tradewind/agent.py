@@ -18,8 +18,18 @@ from typing import Any, Protocol
 
 from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.errors import IllegalTransition, JobError, RayError, TradewindError
-from tradewind.events import AnyEvent, JobRetried, JobStateChanged, decode
-from tradewind.model import COORDINATOR_PREFIX, GRANT_ENV, JOB_ID_ENV, RAY_NAMESPACE, STORAGE_ENV, Phase, Target, Wish
+from tradewind.events import AnyEvent, JobStateChanged, decode
+from tradewind.model import (
+    COORDINATOR_PREFIX,
+    GRANT_ENV,
+    JOB_ID_ENV,
+    RAY_NAMESPACE,
+    STORAGE_ENV,
+    JobSpec,
+    Phase,
+    Target,
+    Wish,
+)
 from tradewind.states import JOB_TRANSITIONS, JobState, is_over
 
 log = logging.getLogger(__name__)
@@ -51,8 +61,6 @@ class JobsPort(Protocol):
     ) -> str: ...
 
     def stop_job(self, job_id: str) -> bool: ...
-
-    def delete_job(self, job_id: str) -> bool: ...
 
     def get_job_logs(self, job_id: str) -> str: ...
 
@@ -109,7 +117,6 @@ class Agent:
     gcs_address: str
     dashboard_url: str
     storage: Path
-    logs_path: Path  # what failed tries printed
     record: Callable[..., None]
     fleet: FleetState
     heard: dict[str, Wish | None] = field(default_factory=dict)  # by job, as its coordinator last told; None: over
@@ -194,14 +201,6 @@ class Agent:
         except OSError as error:
             raise RayError(f"{job.job_id} is not started yet: {error}", "it is tried again by itself") from error
 
-    def _retry(self, job: JobRecord, reason: str, now_s: float) -> None:
-        """Forget Ray's record of the failed try; the next look finds none, and starts the job again."""
-        retry = job.retries + 1
-        self.logs_path.mkdir(parents=True, exist_ok=True)
-        (self.logs_path / f"{job.job_id}.try-{retry}.log").write_text(self.logs(job.job_id))
-        self.record(JobRetried(at_s=now_s, job_id=job.job_id, retry=retry, reason=reason))
-        self._api.delete_job(job.job_id)
-
     def stop_job(self, job_id: str) -> bool:
         """False where Ray has no such job. Returns at once; asking twice does no harm."""
         try:
@@ -227,12 +226,9 @@ class Agent:
             return  # Ray does not know of recovering
         if state is JobState.FAILED and job.state is JobState.STOPPING:
             state = JobState.STOPPED
-        if state is JobState.FAILED and job.retries < job.spec.max_retries:
-            self._retry(job, ray_job.message, now_s)
-            return
         if state is not job.state and state in JOB_TRANSITIONS[job.state]:
             self._hear(job, now_s)  # the last words of a job that has just ended
-            reason = ray_job.message if state is JobState.FAILED else ""
+            reason = first_line(ray_job.message) if state is JobState.FAILED else ""
             self.record(JobStateChanged(at_s=now_s, job_id=job.job_id, state=state, reason=reason))
 
     # --- training reports ----------------------------------------------------------------------------------------
@@ -290,13 +286,29 @@ def _alone(job: JobRecord) -> Iterator[None]:
 def entrypoint_of(job: JobRecord, storage: Path) -> str:
     """The command as it runs on the head. What only the driver needs goes before it, not into a runtime environment:
     that would keep Ray's workers from being taken from the pool of started processes. The folder is not uploaded: a
-    local cell has the same disk. `exit` stands before the command, which may be anything, `a || b; c` too."""
+    local cell has the same disk."""
     given = {JOB_ID_ENV: job.job_id, STORAGE_ENV: str(storage)}
     if wish := spec_wish(job):
         given[GRANT_ENV] = json.dumps(asdict(wish))  # so that `tw.fit` need not be told again
     parts = [f"export {name}={shlex.quote(value)}" for name, value in given.items()]
     parts += [f"cd {shlex.quote(job.spec.working_dir)}"] if job.spec.working_dir else []
-    return f"{' && '.join(parts)} || exit 1; {job.spec.entrypoint}"
+    # On a line of its own, so that `a || b` and `a & b` mean what they mean in a shell.
+    return f"{' && '.join(parts)} || exit 1\n{_with_retries(job.spec)}"
+
+
+def _with_retries(spec: JobSpec) -> str:
+    """In the shell, so that all tries are one job of Ray's, with one log. A lost node is no failure of the program."""
+    if not spec.max_retries:
+        return spec.entrypoint
+    return (
+        f"for left in $(seq {spec.max_retries} -1 0); do\n(\n{spec.entrypoint}\n)\nstatus=$?\n"
+        '[ $status -eq 0 ] || [ $left -eq 0 ] && exit $status\necho "exit status $status; tries left: $left"\ndone'
+    )
+
+
+def first_line(message: str) -> str:
+    """Of why Ray says that a job failed: it appends the log, which is kept elsewhere."""
+    return message.partition("\n")[0].partition(", last available logs")[0].removeprefix("Job entrypoint ")
 
 
 def spec_wish(job: JobRecord) -> Wish | None:

@@ -86,7 +86,7 @@ class Controller:
         """An error ends its part of this tick, never the loop: nodes cost money while Ray's Jobs API is away, too."""
         with _survived():
             if not self.head.alive:
-                raise RayError("the Ray head is gone", "`tradewind down`, then `tradewind up`; jobs resume")
+                raise RayError("the Ray head is gone", "another one is started; jobs resume")
             with _survived():
                 self.agent.sync(time.time())
             with _survived():
@@ -152,11 +152,8 @@ class Controller:
             time.sleep(LOG_POLL_S)
 
     def _log_bytes(self, job_id: str) -> bytes:
-        """Of all tries: those that failed, then the present or last one."""
-        tries = sorted(self.logs_path.glob(f"{job_id}.try-*.log"))
         kept = self.logs_path / f"{job_id}.log"
-        last = kept.read_bytes() if kept.exists() else self.agent.logs(job_id).encode(errors="replace")
-        return b"".join([*(path.read_bytes() for path in tries), last])
+        return kept.read_bytes() if kept.exists() else self.agent.logs(job_id).encode(errors="replace")
 
     def _keep_logs(self) -> None:
         """What a job printed outlives the Ray cluster that ran it."""
@@ -232,6 +229,7 @@ class Controller:
         self._wake.set()
         if self._ticks:
             self._ticks.join(timeout=STOP_TIMEOUT_S)
+        self._close_jobs()
         ended = self.loop.end_all("the fleet is taken down", STOP_TIMEOUT_S)
         with self.journal.reading() as (fleet, ledger):
             left = tuple(node.launch_id for node in fleet.alive_nodes)
@@ -243,11 +241,9 @@ class Controller:
         )
 
     def _stop_jobs(self) -> list[str]:
-        """Without a head there is nothing to stop: the jobs stay on record, and resume at the next `up`."""
-        if not self.head.alive:
-            return []
+        """Without a head there is nothing to stop. What does not obey goes with the head, at the latest."""
         stopped = []
-        for job in self.jobs():
+        for job in self.jobs() if self.head.alive else ():
             with _survived():
                 if not is_over(job.state) and self.stop(job.job_id):
                     stopped.append(job.job_id)
@@ -259,6 +255,19 @@ class Controller:
         while not done() and self.head.alive and time.monotonic() < until_s:
             self._wake.set()
             time.sleep(0.2)
+
+    def _close_jobs(self) -> None:
+        """What has not ended by now ends with the head."""
+        with self.journal.reading() as (fleet, _):
+            reason, now_s = "the fleet was taken down", time.time()
+            for job in fleet.open_jobs:
+                self.journal.record(
+                    JobStateChanged(at_s=now_s, job_id=job.job_id, state=JobState.STOPPED, reason=reason)
+                )
+
+    @property
+    def closing(self) -> bool:
+        return self._closing.is_set()
 
 
 @contextmanager

@@ -176,17 +176,6 @@ class JobStateChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobRetried:
-    """Its program failed and is started again; nodes that were taken away are no retries."""
-
-    at_s: float
-    job_id: str
-    retry: int  # counted from 1
-    reason: str = ""
-    kind: Literal["job_retried"] = "job_retried"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HoldingChanged:
     """What a job holds on a node from `at_s` on; empty resources: nothing any more."""
 
@@ -268,7 +257,6 @@ AnyEvent = (
     | PriceChanged
     | JobSubmitted
     | JobStateChanged
-    | JobRetried
     | HoldingChanged
     | PhaseChanged
     | StepCommitted

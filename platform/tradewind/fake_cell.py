@@ -64,15 +64,6 @@ class FakeJobs:
             self.move(job_id, "STOPPED")
         return True
 
-    def delete_job(self, job_id: str) -> bool:
-        self._check()
-        self._known(job_id)
-        if self.rows[job_id].status not in ("SUCCEEDED", "FAILED", "STOPPED"):
-            raise _refusal(500, f"Attempted to delete job '{job_id}', but it is in a non-terminal state.")
-        del self.rows[job_id]
-        self._logs.pop(job_id, None)
-        return True
-
     def get_job_logs(self, job_id: str) -> str:
         self._check()
         self._known(job_id)

@@ -27,6 +27,12 @@ GRANT_ENV = "TRADEWIND_WORKERS"  # likewise, as JSON: what the job was submitted
 STORAGE_ENV = "TRADEWIND_STORAGE"  # likewise: the folder for checkpoints of jobs that name none
 
 
+def driver_job_id(ray_job_id: str, head_node_id: str) -> str:
+    """Of a program that connected to Ray without a submission. Every Ray cluster counts its drivers from one, and a
+    fleet has a new cluster after each start: the head tells them apart."""
+    return "-".join(part for part in ("ray", head_node_id[:6], ray_job_id) if part)
+
+
 class Capacity(StrEnum):
     SPOT = "spot"
     ON_DEMAND = "on-demand"

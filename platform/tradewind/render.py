@@ -95,7 +95,8 @@ def status_screen(status: FleetStatus, width: int = WIDTH) -> str:
 
 
 def demand_text(line: DemandLine) -> str:
-    return f"{line.count} x {line.what}" + (f": held back, {line.hold}" if line.hold else "")
+    many = f"{line.count} x " if line.count > 1 else ""
+    return f"{many}{line.what}" + (f": held back, {line.hold}" if line.hold else "")
 
 
 def decision_text(line: DecisionLine) -> str:

@@ -10,7 +10,6 @@ import argparse
 import hashlib
 import logging
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -30,13 +29,13 @@ from tradewind.autoscaler.providers.raylets import LocalHead, default_base
 from tradewind.autoscaler.ray_state import RayState
 from tradewind.autoscaler.view import Limits, LoopSettings
 from tradewind.config import FleetConfig, load_fleet
-from tradewind.controller import Controller
+from tradewind.controller import STOP_TIMEOUT_S, Controller
 from tradewind.cost import catalog
 from tradewind.errors import ConfigError, Problem, TradewindError
 from tradewind.events import JobStateChanged
 from tradewind.home import FleetHome
 from tradewind.journal import Journal
-from tradewind.model import Offer
+from tradewind.model import STORAGE_ENV, Offer
 from tradewind.server import create_app, serve
 from tradewind.states import JobState
 from tradewind.store import EventLog
@@ -147,12 +146,11 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
             cpus_per_node=config.local.cpus_per_node,
             ephemeral=ephemeral,
         )
-        stack.callback(shutil.rmtree, cloud.root, ignore_errors=True)  # after `close`: then nothing in it is of use
         stack.callback(cloud.close)
-        head = _head(cloud, journal)
-        os.environ.update(head.env)  # before Ray is imported: its token is read then
         storage, logs = place.folder / "storage", place.folder / "job-logs"
-        agent = Agent(head.gcs_address, head.dashboard_url, storage, logs, journal.record, journal.fleet)
+        head = _head(cloud, journal, storage)
+        os.environ.update(head.env)  # before Ray is imported: its token is read then
+        agent = Agent(head.gcs_address, head.dashboard_url, storage, journal.record, journal.fleet)
         agent.connect()
         stack.callback(agent.close)
         loop = Loop(
@@ -171,28 +169,28 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
         place.announce(server.url, os.getpid(), __version__)
         stack.callback(place.withdraw)
         log.info("fleet %s at %s, Ray at %s", config.name, server.url, head.gcs_address)
-        _until_ended(controller, parent_pid)
+        _until_ended(controller, place, parent_pid)
 
 
-def _head(cloud: LocalCloud, journal: Journal) -> LocalHead:
+def _head(cloud: LocalCloud, journal: Journal, storage: Path) -> LocalHead:
     """The head that a killed controller left running, or a new one; then what ran on the old one is lost or resumes."""
     head = LocalHead.adopt(cloud.root)
     if head is not None:
         return head
     journal.record(*_orphaned_jobs(journal))
     cloud.terminate(node.launch_id for node in cloud.list_nodes())
-    return LocalHead.start(cloud.root)
+    return LocalHead.start(cloud.root, env={STORAGE_ENV: str(storage)})  # for jobs of plain `ray job submit`
 
 
 def _orphaned_jobs(journal: Journal) -> Iterator[JobStateChanged]:
     """Jobs of ours are started again by the agent and resume from their checkpoints; foreign ones cannot be."""
     for job in journal.fleet.open_jobs:
         if job.foreign:
-            reason = "its Ray cluster ended while no controller ran"
+            reason = "its Ray head ended"
             yield JobStateChanged(at_s=time.time(), job_id=job.job_id, state=JobState.FAILED, reason=reason)
 
 
-def _until_ended(controller: Controller, parent_pid: int | None) -> None:
+def _until_ended(controller: Controller, place: FleetHome, parent_pid: int | None) -> None:
     """`down` over HTTP, SIGTERM and Ctrl-C all end the fleet in order; the answer to `down` is sent first.
 
     An ephemeral fleet ends with the process that started it, too, however that one ended.
@@ -203,7 +201,22 @@ def _until_ended(controller: Controller, parent_pid: int | None) -> None:
     while not controller.ended.wait(timeout=0.2):
         if asked.is_set() or (parent_pid is not None and os.getppid() != parent_pid):
             controller.shutdown()
+        elif not controller.head.alive and not controller.closing:
+            _start_over(controller, place)
     time.sleep(0.3)  # the answer to `down` is on its way
+
+
+def _start_over(controller: Controller, place: FleetHome) -> None:
+    """The head died. Ray would end this process a minute later, and cannot connect to another head before: so the same
+    process begins anew, as after a kill. What is billed is in the log; jobs resume from their checkpoints."""
+    log.error("the Ray head is gone: starting another one; jobs resume from their checkpoints")
+    place.withdraw()
+    nodes = [node.launch_id for node in controller.cloud.list_nodes()]
+    controller.cloud.terminate(nodes)  # worth nothing without their head
+    controller.cloud.wait_terminated(nodes, STOP_TIMEOUT_S)
+    controller.head.stop(grace_s=0.0)
+    logging.shutdown()
+    os.execv(sys.executable, sys.orig_argv)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -70,10 +71,19 @@ def _start(what: str | Path | Sequence[str] | JobSpec, now_s: float) -> JobSpec:
 
 def name_of(entrypoint: str) -> str:
     """`python -m pkg.train --lr 1` -> train: the first word that says what is run."""
-    words = [word for word in entrypoint.split() if "=" not in word]
+    words = [word for word in _shell_words(entrypoint) if "=" not in word]
+    if "-c" in words[:2]:
+        return Path(words[0]).name
     telling = next((word for word in words if Path(word).name not in _SHELL_WORDS), "job")
     stem = Path(telling).name.removesuffix(".py").removesuffix(".sh").rpartition(".")[2]
     return re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-") or "job"
+
+
+def _shell_words(entrypoint: str) -> list[str]:
+    try:
+        return shlex.split(entrypoint)
+    except ValueError:  # a quotation that is not closed; the shell will say so
+        return entrypoint.split()
 
 
 def parse_workers(given: int | str | tuple[int, int]) -> tuple[int, int]:
@@ -92,14 +102,14 @@ def parse_workers(given: int | str | tuple[int, int]) -> tuple[int, int]:
 
 def parse_deadline_s(given: str | int | float | datetime, now_s: float) -> float:
     """A duration from now, or a moment (ISO text or datetime; local time unless it says otherwise)."""
-    if isinstance(given, datetime):
-        return given.timestamp()
     if isinstance(given, str):
-        try:
-            return datetime.fromisoformat(given).timestamp()
-        except ValueError:
-            pass  # not a moment: a duration
-    return now_s + _parse("deadline", parse_duration_s, given)
+        with contextlib.suppress(ValueError):  # not a moment: a duration
+            given = datetime.fromisoformat(given)
+    if not isinstance(given, datetime):
+        return now_s + _parse("deadline", parse_duration_s, given)
+    if given.timestamp() <= now_s:
+        raise ConfigError([Problem("submit", "deadline", f"{given} is in the past")], "give a later one, or a duration")
+    return given.timestamp()
 
 
 def _parse(field: str, parse: Callable[[Given], Number], given: Given) -> Number:

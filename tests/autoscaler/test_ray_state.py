@@ -15,7 +15,7 @@ from tradewind.autoscaler.ray_snapshot import DrainReason, RayReport, RaySnapsho
 from tradewind.autoscaler.ray_state import RayState
 from tradewind.autoscaler.shape import LabelRule, Shape
 from tradewind.errors import RayError
-from tradewind.model import LABEL_MARKET_TYPE
+from tradewind.model import LABEL_MARKET_TYPE, driver_job_id
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,7 +121,7 @@ request_resources(bundles=[{"CPU": 7}, {"CPU": 7}])
     [strict] = [gang for gang in snapshot.gangs if gang.strategy is Strategy.STRICT_SPREAD]
     assert strict.bundles[0] == Shape.of({"CPU": 2, "GPU": 2}, {LABEL_MARKET_TYPE: "spot"})
     [job] = [job for job in snapshot.jobs if job.namespace == "somebody" and not job.is_dead]
-    assert {gang.job_id for gang in snapshot.gangs} == {job.job_id} == {f"ray-{job.ray_job_id}"}
+    assert {gang.job_id for gang in snapshot.gangs} == {job.job_id} == {driver_job_id(job.ray_job_id, job.head_node_id)}
     assert snapshot.pending_actors[job.job_id] == ((Shape.of({"CPU": 1, "GPU": 9}), 1),)
     assert snapshot.constraints == ((Shape.of({"CPU": 7}), 2),)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tradewind.agent import Agent, entrypoint_of, spec_wish
+from tradewind.agent import Agent, entrypoint_of, first_line, spec_wish
 from tradewind.autoscaler.fleet import JobRecord
 from tradewind.errors import JobError, RayError
 from tradewind.events import AnyEvent, JobStateChanged, JobSubmitted
@@ -36,7 +36,6 @@ class Cell:
             "127.0.0.2:20379",
             "http://127.0.0.1:8265",
             folder / "storage",
-            folder / "job-logs",
             self.journal.record,
             self.journal.fleet,
             jobs=self.jobs,
@@ -126,7 +125,7 @@ def test_a_queued_job_is_started_once_under_its_own_id(cell: Cell) -> None:
         cell.sync()
     [row] = cell.jobs.rows.values()
     assert row.submission_id == "a"
-    assert row.entrypoint.endswith("; python train.py")
+    assert row.entrypoint.endswith("\npython train.py")
     assert row.runtime_env == {"env_vars": {"LR": "0.1"}}
     assert row.metadata == {"tenant": "vision", "name": "train"}
     assert cell.job().state is JobState.QUEUED
@@ -268,7 +267,7 @@ def test_stop_and_logs_say_so_when_ray_does_not_answer(cell: Cell, fault: Except
 
 def test_an_agent_that_has_not_joined_says_so(tmp_path: Path, cell: Cell) -> None:
     with pytest.raises(RayError, match="not joined"):
-        Agent("g", "d", tmp_path, tmp_path, cell.journal.record, cell.journal.fleet).sync(1.0)
+        Agent("g", "d", tmp_path, cell.journal.record, cell.journal.fleet).sync(1.0)
 
 
 # --- training reports -----------------------------------------------------------------------------------------------
@@ -432,20 +431,17 @@ def test_a_program_that_trains_twice_is_granted_twice(cell: Cell) -> None:
     assert len(cell.coordinators.targets) == 2
 
 
-def test_a_program_that_fails_is_started_again_as_often_as_allowed(tmp_path: Path) -> None:
-    cell = Cell(tmp_path)
-    cell.submit(max_retries=1)
-    cell.sync()
-    cell.jobs.print("a", "boom\n")
-    cell.jobs.move("a", "FAILED", "exit code 1")
-    cell.sync()
-    assert cell.journal.fleet.jobs["a"].retries == 1
-    assert (tmp_path / "job-logs" / "a.try-1.log").read_text() == "boom\n"
-    cell.sync()
-    assert cell.jobs.rows["a"].status == "PENDING", "Ray has it again"
-    cell.jobs.move("a", "FAILED", "exit code 1")
-    cell.sync()
-    assert cell.journal.fleet.jobs["a"].state is JobState.FAILED
+@pytest.mark.parametrize(("retries", "status", "tries"), [(0, 5, 1), (1, 5, 2), (2, 0, 3), (9, 0, 3)])
+def test_a_command_is_tried_again(tmp_path: Path, retries: int, status: int, tries: int) -> None:
+    command = "echo x >> tries; [ $(wc -l < tries) -ge 3 ] || exit 5"
+    done = shell(entrypoint_of(record_of(entrypoint=command, working_dir=str(tmp_path), max_retries=retries), tmp_path))
+    assert done.returncode == status
+    assert (tmp_path / "tries").read_text() == "x\n" * tries
+
+
+def test_why_a_job_failed_is_one_line() -> None:
+    said = "Job entrypoint command failed with exit code 3, last available logs (truncated to 20,000 chars):\nhi"
+    assert first_line(said) == "command failed with exit code 3"
 
 
 def test_the_submission_tells_the_program_its_workers(tmp_path: Path) -> None:

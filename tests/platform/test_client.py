@@ -330,7 +330,7 @@ def test_a_command_runs_in_the_present_folder(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     spec = build_spec(["python", "my train.py"], now_s=100.0, workers="2..4", deadline="1m", budget=0.5)
     assert spec == JobSpec(
-        name="my",
+        name="my-train",
         entrypoint="python 'my train.py'",
         working_dir=str(tmp_path),
         min_workers=2,
@@ -375,6 +375,8 @@ def test_deadlines() -> None:
     assert parse_deadline_s(60, 100.0) == 160.0
     with pytest.raises(errors.ConfigError, match="deadline"):
         parse_deadline_s("soon", 0.0)
+    with pytest.raises(errors.ConfigError, match="in the past"):
+        parse_deadline_s("2020-01-01", 1.9e9)
 
 
 @pytest.mark.parametrize(
@@ -386,6 +388,9 @@ def test_deadlines() -> None:
         ("/usr/bin/python3 a/b.c.py", "c"),
         ("env", "job"),
         ("echo 'hi'", "echo"),
+        ("python -c 'print(1, 2)'", "python"),
+        ("python 'a b/train it.py'", "train-it"),
+        ("echo 'open", "echo"),
     ],
 )
 def test_a_name_from_a_command(entrypoint: str, name: str) -> None:

@@ -57,7 +57,7 @@ class World:
     def open(self) -> None:
         """A controller starts; again after a crash."""
         self.journal = Journal.load(EventLog.open(self.folder / "events.db"))
-        agent = Agent("g", "d", self.folder, self.folder, self.journal.record, self.journal.fleet)
+        agent = Agent("g", "d", self.folder, self.journal.record, self.journal.fleet)
         agent.jobs, agent.coordinators = self.jobs, FakeCoordinators()
         loop = Loop(
             clock=self.clock,
