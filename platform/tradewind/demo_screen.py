@@ -95,8 +95,8 @@ def sparkline(values: Sequence[float], width: int) -> str:
     """The values as little bars, thinned out until they fit; the newest is always among them."""
     shown = values[:: -max(1, -(-len(values) // width))][::-1]
     low, high = (min(shown), max(shown)) if shown else (0.0, 0.0)
-    scale = (len(SPARKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(SPARKS[round((value - low) * scale)] for value in shown)
+    span = high - low or 1.0  # divided by before it is scaled: the difference may be the smallest number there is
+    return "".join(SPARKS[round((value - low) / span * (len(SPARKS) - 1))] for value in shown)
 
 
 def workers_line(job: JobInfo) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tradewind import demo, demo_screen
@@ -289,6 +289,7 @@ def test_a_sparkline_goes_from_low_to_high() -> None:
     assert sparkline([float(n) for n in range(8)], 8) == SPARKS
 
 
+@example([0.0, 5e-324], 2)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300), st.integers(1, 50))
 def test_a_sparkline_fits_and_ends_with_the_newest_value(values: list[float], width: int) -> None:
     line = sparkline(values, width)
