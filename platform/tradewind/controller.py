@@ -228,12 +228,13 @@ class Controller:
 
     def _stop_jobs(self) -> list[str]:
         open_jobs = [job.job_id for job in self.jobs() if not is_over(job.state)]
+        asked = []
         for job_id in open_jobs:
             try:
-                self.stop(job_id)
+                asked.append(self.stop(job_id).job_id)
             except TradewindError as error:  # it goes with the head, at the latest
                 log.warning("%s", error)
-        self._await(lambda: all(is_over(self.job(job_id).state) for job_id in open_jobs), STOP_TIMEOUT_S)
+        self._await(lambda: all(is_over(self.job(job_id).state) for job_id in asked), STOP_TIMEOUT_S)
         return open_jobs
 
     def _await(self, done: Callable[[], bool], timeout_s: float) -> None:

@@ -29,6 +29,7 @@ from tradewind.autoscaler.providers.raylets import LocalHead, default_base
 from tradewind.autoscaler.ray_state import RayState
 from tradewind.autoscaler.view import Limits, LoopSettings
 from tradewind.config import FleetConfig, load_fleet
+from tradewind.config_models import OfferSelector
 from tradewind.controller import STOP_TIMEOUT_S, Controller
 from tradewind.cost import catalog
 from tradewind.errors import ConfigError, Problem, TradewindError
@@ -53,18 +54,11 @@ def offers_of(config: FleetConfig) -> tuple[Offer, ...]:
     """What the fleet may buy, by the catalogue. Offers without a price are left out: nobody can choose by it."""
     found: dict[str, Offer] = {}
     for number, selector in enumerate(config.offers):
-        matches = [
-            offer
-            for capacity in selector.capacity
-            for offer in catalog.load().find(
-                selector.accelerator,
-                cloud=selector.cloud,
-                region=selector.region,
-                zone=selector.zone,
-                instance_type=selector.instance_type,
-                capacity=capacity,
-            )
-        ]
+        try:
+            matches = _matches(selector)
+        except ConfigError as error:  # a name that the catalogue does not know
+            problems = [Problem("fleet file", f"offers[{number}].{p.field}", p.message) for p in error.problems]
+            raise ConfigError(problems, error.hint) from error
         if not matches:
             problem = Problem("fleet file", f"offers[{number}]", "the catalogue has nothing like this")
             raise ConfigError([problem], "leave out a line of the selector")
@@ -73,6 +67,21 @@ def offers_of(config: FleetConfig) -> tuple[Offer, ...]:
         found.update((offer.market.key, offer) for name in DEFAULT_OFFERS for offer in catalog.load().find(name))
         found.update((offer.market.key, offer) for offer in catalog.load().find("") if offer.accelerator == "")
     return tuple(o for o in found.values() if o.price_uusd_per_h is not None and o.hosts == 1)
+
+
+def _matches(selector: OfferSelector) -> list[Offer]:
+    return [
+        offer
+        for capacity in selector.capacity
+        for offer in catalog.load().find(
+            selector.accelerator,
+            cloud=selector.cloud,
+            region=selector.region,
+            zone=selector.zone,
+            instance_type=selector.instance_type,
+            capacity=capacity,
+        )
+    ]
 
 
 def script_of(config: FleetConfig) -> MarketScript:
