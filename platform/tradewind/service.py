@@ -43,6 +43,7 @@ from tradewind.store import EventLog
 
 log = logging.getLogger(__name__)
 
+INTERRUPTED = 130  # the exit status after Ctrl-C, by custom
 # The fleet of `tw.connect()` and `tradewind submit` when nobody has described one.
 DEFAULT_OFFERS = ("L4", "T4", "A10G", "A100", "V100")
 
@@ -231,13 +232,21 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--ephemeral", action="store_true", help="a fleet that is worth nothing without its controller")
     given = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    signal.signal(signal.SIGTERM, _interrupt)  # while it starts; later `_until_ended` hears both
     try:
         config = load_fleet(given.config) if given.config else FleetConfig(name=given.fleet)
         run(FleetHome(given.home, given.fleet), config, ephemeral=given.ephemeral)
     except TradewindError as error:
         log.error("%s", error)
         return 1
+    except KeyboardInterrupt:
+        log.info("interrupted while starting; what was started is ended")
+        return INTERRUPTED
     return 0
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
