@@ -31,8 +31,13 @@ from tradewind.cli_base import Options, emit, json_option, terminal_width, to_js
 @click.pass_obj
 def submit(options: Options, /, what: tuple[str, ...], watch: bool, follow: bool, as_json: bool, **given: Any) -> None:
     """Submit a job file or a command. Starts a controller when none runs."""
+    import time
+
+    from tradewind.submission import build_spec
+
+    spec = build_spec(_what(what), now_s=time.time(), **_words(given))  # a mistake must not start a controller
     with options.connect(start=True) as fleet:
-        job = fleet.submit(_what(what), **_words(given))
+        job = fleet.submit(spec)
         emit(job.info, as_json, lambda: _submitted(job.job_id))
         if watch:
             job.watch()

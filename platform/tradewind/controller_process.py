@@ -38,7 +38,11 @@ def ensure_controller(
         if found := find_controller(place):  # another process was quicker
             return found, None
         process = start_controller(place, config, command)
-        found = _await_controller(place, process, timeout_s)
+        try:
+            found = _await_controller(place, process, timeout_s)
+        except KeyboardInterrupt:  # it does not see Ctrl-C itself, and nobody would know that it runs
+            _end(process)
+            raise
         if found.pid == process.pid:
             return found, process
         _end(process)  # one that was started by hand was quicker

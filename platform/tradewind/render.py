@@ -40,10 +40,15 @@ def jobs_table(jobs: Sequence[JobInfo], width: int = WIDTH) -> str:
     if not jobs:
         return "No jobs yet. Submit one: tradewind submit -- python train.py"
     rows = [
-        (j.job_id, j.state, workers_text(j), step_text(j), format_usd(j.cost_uusd), _cut(j.name, 20), j.reason)
+        (j.job_id, j.state, workers_text(j), step_text(j), format_usd(j.cost_uusd), _name_text(j), j.reason)
         for j in jobs
     ]
     return table(("JOB", "STATE", ">WORKERS", ">STEP", ">COST", "NAME", "WHY"), rows, width)
+
+
+def _name_text(job: JobInfo) -> str:
+    """Where the id says it already, the room is better used for the reason."""
+    return "" if job.name in (job.job_id, job.job_id.rpartition("-")[0]) else _cut(job.name, 20)
 
 
 def workers_text(job: JobInfo) -> str:

@@ -29,6 +29,7 @@ from tradewind.autoscaler.providers.raylets import LocalHead, default_base
 from tradewind.autoscaler.ray_state import RayState
 from tradewind.autoscaler.view import Limits, LoopSettings
 from tradewind.config import FleetConfig, load_fleet
+from tradewind.config_models import OfferSelector
 from tradewind.controller import STOP_TIMEOUT_S, Controller
 from tradewind.cost import catalog
 from tradewind.errors import ConfigError, Problem, TradewindError
@@ -42,6 +43,7 @@ from tradewind.store import EventLog
 
 log = logging.getLogger(__name__)
 
+INTERRUPTED = 130  # the exit status after Ctrl-C, by custom
 # The fleet of `tw.connect()` and `tradewind submit` when nobody has described one.
 DEFAULT_OFFERS = ("L4", "T4", "A10G", "A100", "V100")
 
@@ -53,18 +55,11 @@ def offers_of(config: FleetConfig) -> tuple[Offer, ...]:
     """What the fleet may buy, by the catalogue. Offers without a price are left out: nobody can choose by it."""
     found: dict[str, Offer] = {}
     for number, selector in enumerate(config.offers):
-        matches = [
-            offer
-            for capacity in selector.capacity
-            for offer in catalog.load().find(
-                selector.accelerator,
-                cloud=selector.cloud,
-                region=selector.region,
-                zone=selector.zone,
-                instance_type=selector.instance_type,
-                capacity=capacity,
-            )
-        ]
+        try:
+            matches = _matches(selector)
+        except ConfigError as error:  # a name that the catalogue does not know
+            problems = [Problem("fleet file", f"offers[{number}].{p.field}", p.message) for p in error.problems]
+            raise ConfigError(problems, error.hint) from error
         usable = [offer for offer in matches if _is_usable(offer)]
         if not usable:
             wrong = "the catalogue has no price for it, or only slices of several hosts" if matches else ""
@@ -79,6 +74,21 @@ def offers_of(config: FleetConfig) -> tuple[Offer, ...]:
 
 def _is_usable(offer: Offer) -> bool:
     return offer.price_uusd_per_h is not None and offer.hosts == 1
+
+
+def _matches(selector: OfferSelector) -> list[Offer]:
+    return [
+        offer
+        for capacity in selector.capacity
+        for offer in catalog.load().find(
+            selector.accelerator,
+            cloud=selector.cloud,
+            region=selector.region,
+            zone=selector.zone,
+            instance_type=selector.instance_type,
+            capacity=capacity,
+        )
+    ]
 
 
 def script_of(config: FleetConfig) -> MarketScript:
@@ -227,13 +237,21 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--ephemeral", action="store_true", help="a fleet that is worth nothing without its controller")
     given = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    signal.signal(signal.SIGTERM, _interrupt)  # while it starts; later `_until_ended` hears both
     try:
         config = load_fleet(given.config) if given.config else FleetConfig(name=given.fleet)
         run(FleetHome(given.home, given.fleet), config, ephemeral=given.ephemeral)
     except TradewindError as error:
         log.error("%s", error)
         return 1
+    except KeyboardInterrupt:
+        log.info("interrupted while starting; what was started is ended")
+        return INTERRUPTED
     return 0
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

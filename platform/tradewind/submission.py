@@ -54,6 +54,8 @@ def build_spec(
         deadline_at_s=spec.contract.deadline_at_s if deadline is None else parse_deadline_s(deadline, now_s),
         budget_uusd=spec.contract.budget_uusd if budget is None else _parse("budget", parse_usd, budget),
     )
+    if contract.deadline_at_s is not None and contract.deadline_at_s <= now_s:
+        raise ConfigError([Problem("submit", "deadline", "is in the past")], "give a later one, or a duration like 6h")
     return replace(spec, min_workers=low, max_workers=high, contract=contract, **given)
 
 
@@ -107,8 +109,6 @@ def parse_deadline_s(given: str | int | float | datetime, now_s: float) -> float
             given = datetime.fromisoformat(given)
     if not isinstance(given, datetime):
         return now_s + _parse("deadline", parse_duration_s, given)
-    if given.timestamp() <= now_s:
-        raise ConfigError([Problem("submit", "deadline", f"{given} is in the past")], "give a later one, or a duration")
     return given.timestamp()
 
 

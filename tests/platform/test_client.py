@@ -376,7 +376,7 @@ def test_deadlines() -> None:
     with pytest.raises(errors.ConfigError, match="deadline"):
         parse_deadline_s("soon", 0.0)
     with pytest.raises(errors.ConfigError, match="in the past"):
-        parse_deadline_s("2020-01-01", 1.9e9)
+        build_spec("true", now_s=1.9e9, deadline="2020-01-01")
 
 
 @pytest.mark.parametrize(
