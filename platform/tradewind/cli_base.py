@@ -36,6 +36,16 @@ class Options:
         return locate(self.home, fleet or self.fleet)
 
 
+def parse_duration(_ctx: click.Context, _param: click.Parameter, given: str | None) -> float | None:
+    """A callback of options, in seconds."""
+    from tradewind.units import parse_duration_s
+
+    try:
+        return None if given is None else parse_duration_s(given)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from tradewind.cli_base import Options, emit, json_option, terminal_width, to_json
+from tradewind.cli_base import Options, emit, json_option, parse_duration, terminal_width, to_json
 
 if TYPE_CHECKING:
     from tradewind.client import Fleet
@@ -77,7 +77,9 @@ def down(options: Options, yes: bool, as_json: bool) -> None:
     from tradewind.render import shutdown_text
     from tradewind.states import is_over
 
-    with options.connect() as fleet:
+    # A controller that ended in order withdrew its word; of one that died, head and nodes still run: they are adopted.
+    died = options.place().announced() is not None
+    with options.connect(start=died) as fleet:
         running = [job for job in fleet.jobs() if not is_over(job.info.state)]
         if running and not yes:
             names = ", ".join(job.job_id for job in running)
@@ -127,14 +129,20 @@ def nodes(options: Options, everything: bool, as_json: bool) -> None:
 
 @click.command()
 @click.argument("target", metavar="NODE | MARKET")
-@click.option("--notice", metavar="DURATION", help="Announce it so long before [default: take it at once].")
+@click.option(
+    "--notice",
+    "notice_s",
+    metavar="DURATION",
+    callback=parse_duration,
+    help="Announce it so long before [default: take it at once].",
+)
 @json_option
 @click.pass_obj
-def preempt(options: Options, target: str, notice: str | None, as_json: bool) -> None:
+def preempt(options: Options, target: str, notice_s: float | None, as_json: bool) -> None:
     """Play the cloud: take a node away (local cloud only). MARKET may be a glob: 'aws/*/spot'."""
     with options.connect() as fleet:
-        found = fleet.preempt(target, notice)
-    when = f"in {notice}" if notice else "at once"
+        found = fleet.preempt(target, notice_s)
+    when = f"in {notice_s:g} s" if notice_s else "at once"
     emit({"launch_ids": found}, as_json, lambda: f"Taken {when}: {', '.join(found) or 'none matches'}")
 
 

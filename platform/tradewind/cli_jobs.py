@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tradewind.cli_base import Options, emit, json_option, terminal_width, to_json
+from tradewind.cli_base import Options, emit, json_option, parse_duration, terminal_width, to_json
 
 
 @click.command(
@@ -130,17 +130,15 @@ def stop(options: Options, job_id: str, wait: bool, as_json: bool) -> None:
 
 @click.command()
 @click.argument("job_id", metavar="[JOB]", required=False)
-@click.option("--for", "duration", metavar="DURATION", help="End after this time.")
+@click.option("--for", "duration_s", metavar="DURATION", callback=parse_duration, help="End after this time.")
 @json_option
 @click.pass_obj
-def watch(options: Options, job_id: str | None, duration: str | None, as_json: bool) -> None:
+def watch(options: Options, job_id: str | None, duration_s: float | None, as_json: bool) -> None:
     """Follow a job, or the whole fleet, live. With --json one line per change or event."""
     import sys
 
     from tradewind import watch as watching
-    from tradewind.units import parse_duration_s
 
-    duration_s = None if duration is None else parse_duration_s(duration)
     with options.connect() as fleet:
         if job_id is not None:
             show = (lambda info: click.echo(_json_line(info))) if as_json else None
