@@ -76,12 +76,13 @@ def fit(
 
     if not ray.is_initialized():
         ray.init(log_to_driver=True, logging_level="warning")
-    job_id = _job_id()
+    given_id = _given_id()
+    job_id = given_id or _driver_id()
     asked = _submitted(job_id)
     limits = _limits(workers if workers is not None else (asked.min_workers, asked.max_workers))
     worker = dict(resources if resources is not None else asked.resources)
     labels = labels if labels is not None else asked.labels
-    name = name or os.environ.get(JOB_ID_ENV) or f"run-{uuid.uuid4().hex[:8]}"
+    name = name or given_id or f"run-{uuid.uuid4().hex[:8]}"
     folder = Path(storage or os.environ.get(STORAGE_ENV) or DEFAULT_STORAGE).expanduser().absolute() / name
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -123,15 +124,16 @@ def _submitted(job_id: str) -> Wish:
     return Wish(**json.loads(given)) if given else Wish(job_id, 1, 1, {"CPU": 1})
 
 
-def _job_id() -> str:
-    """The name under which the platform knows this job: what the controller gave it, Ray's submission id, or (a plain
-    driver) its number in Ray's job table."""
+def _given_id() -> str:
+    """The name under which the platform knows this job: what the controller gave it, or Ray's submission id."""
+    submitted = json.loads(os.environ.get(RAY_JOB_CONFIG_ENV) or "{}").get("metadata", {})
+    return os.environ.get(JOB_ID_ENV) or str(submitted.get("job_submission_id") or "")
+
+
+def _driver_id() -> str:
+    """Of a plain driver: its number in Ray's job table."""
     import ray
 
-    submitted = json.loads(os.environ.get(RAY_JOB_CONFIG_ENV) or "{}").get("metadata", {})
-    given = os.environ.get(JOB_ID_ENV) or submitted.get("job_submission_id")
-    if given:
-        return str(given)
     heads = (node["NodeID"] for node in ray.nodes() if "node:__internal_head__" in node["Resources"])
     return driver_job_id(ray.get_runtime_context().get_job_id(), next(heads, ""))
 

@@ -445,3 +445,15 @@ def test_up_in_the_foreground_ends_with_its_controller(place: FleetHome) -> None
         fleet.down()
     running.join(30)
     assert codes == [0]
+
+
+def test_a_bad_duration_is_a_mistake_of_the_user_not_a_defect(run: Run) -> None:
+    result = run("preempt", "n-1", "--notice", "abc")
+    assert result.exit_code == 2
+    assert "'abc' is not a duration" in result.output
+
+
+def test_a_mistake_in_a_job_starts_no_controller(run: Run, place: FleetHome) -> None:
+    result = run("submit", "--workers", "4..2", "--", "true")
+    assert result.exit_code == 1
+    assert not place.folder.exists()
