@@ -112,13 +112,14 @@ def prune(folder: Path, keep: int) -> list[Path]:
     return old
 
 
-def next_attempt(folder: Path) -> int:
-    """Count up the worker groups of a run, over restarts of its driver as well."""
+def next_attempt(folder: Path, above: int = 0) -> int:
+    """Count up the worker groups of a run, over restarts of its driver as well; in any case above `above`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / ATTEMPT_FILE
     last = 0
     with contextlib.suppress(FileNotFoundError):
         last = int(path.read_text() or 0)
+    last = max(last, above)
     aside = path.with_suffix(".tmp")
     aside.write_text(str(last + 1))
     _flush(aside)

@@ -1,9 +1,9 @@
 """The coordinator of a training job: a named actor of zero CPUs beside the driver.
 
-It stands between three parties that never talk to each other directly:
+It says who trains together (`meeting.py`), and stands between three parties that never talk to each other directly:
 - the platform's agent polls it for events and the job's wish, and grants a target (`poll`, `set_target`);
-- the job's control loop (`ray_train.py`) tells of worker groups, asks for handovers (`begin_attempt`, `ask`, `look`);
-- rank 0 of the workers tells it what was done, and waits in it for a handover (`committed`, `watch`, `wait_release`).
+- the job's control loop (`ray_train.py`) tells of worker groups, asks for saves (`begin_attempt`, `ask`, `look`);
+- rank 0 of the workers tells it what was done, and waits in it to be asked for a save (`committed`, `watch`).
 
 It works without any agent: events are then kept up to a limit and dropped, oldest first.
 """
@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tradewind.events import CheckpointCommitted, PhaseChanged, StepCommitted, encode
+from tradewind.jobs.meeting import Meeting
+from tradewind.jobs.membership import Arrival, Change, Roster
 from tradewind.model import COORDINATOR_PREFIX, RAY_NAMESPACE, Phase, Target, Wish
 
 Report = PhaseChanged | StepCommitted | CheckpointCommitted
@@ -73,13 +75,11 @@ class Progress:
 
 @dataclass(slots=True)
 class Handover:
-    """A request to save at the next step boundary. `hold`: then wait for the new group."""
+    """A request to save at the next step boundary."""
 
     id: int = 0
     attempt: int = 0
-    hold: bool = False
     reason: str = ""
-    released: int = 0  # id of the last one whose workers may go on
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -94,6 +94,7 @@ class Coordinator:
         self._outbox = Outbox()
         self._progress = Progress()
         self._handover = Handover()
+        self._meeting = Meeting(self._formed, self._lost)
 
     # --- the platform's agent
 
@@ -113,17 +114,64 @@ class Coordinator:
     async def declare(self, wish: dict[str, Any] | None) -> None:
         self._wish = Wish(**wish) if wish else None
 
-    async def begin_attempt(self, attempt: int, workers: int) -> None:
+    async def begin_attempt(self, attempt: int, workers: int, least: int = 1) -> None:
         self._progress.attempt, self._progress.workers, self._progress.steps_per_s = attempt, workers, None
-        self._handover.attempt, self._handover.hold = 0, False
+        self._handover.attempt = 0
+        self._meeting.begin(attempt, least)
+
+    def _formed(self, roster: Roster) -> None:
+        """A group stands: its epoch is the number of the attempt."""
+        self._progress.attempt, self._progress.workers = roster.epoch, len(roster.members)
+
+    def _lost(self, count: int) -> None:
+        self._turn(Phase.RESTARTING, f"{count} worker{'s' * (count != 1)} lost", self._progress.workers - count)
+
+    # --- membership: the control loop tells of processes, members meet
+
+    async def enroll(self, members: list[str]) -> None:
+        self._meeting.enroll(members)
+
+    async def lose(self, members: list[str]) -> None:
+        self._meeting.lose(members)
+
+    async def let_go(self, members: list[str]) -> None:
+        """They leave at the next step boundary, if they can be spared."""
+        self._meeting.release(members)
+
+    async def finished(self) -> None:
+        self._meeting.close()
+
+    async def members(self) -> dict[str, Any]:
+        """Who stands in the group, by rank, and who is out for ever."""
+        now = self._meeting.now
+        return {"epoch": now.epoch, "members": now.roster.members if now.roster else (), "gone": now.gone}
+
+    async def meet(self, arrival: dict[str, Any]) -> dict[str, Any] | None:
+        """A member waits for the next roster; None says that it is not part of the group any more."""
+        if arrival["epoch"] and not arrival["broken"]:
+            self._turn(Phase.RESIZING, "workers come or go")
+        return await self._meeting.meet(Arrival(**arrival))
+
+    async def watch_group(self, epoch: int, seen: str, timeout_s: float) -> str | None:
+        found = await self._meeting.watch(epoch, Change(seen), timeout_s)
+        return found.value if found else None
+
+    async def lifeline(self) -> tuple[str, int]:
+        """Where members hold a connection, to be missed when they are lost."""
+        import ray
+
+        return await self._meeting.listen(ray.util.get_node_ip_address())
 
     async def phase(self, phase: str, reason: str = "", workers: int | None = None) -> None:
+        self._turn(Phase(phase), reason, workers)
+
+    def _turn(self, phase: Phase, reason: str = "", workers: int | None = None) -> None:
         """The job is doing something else now. The same again is no news."""
         now = self._progress
         count = now.workers if workers is None else workers
-        if (now.phase, now.reason, now.workers) == (Phase(phase), reason, count) and now.attempt:
+        if (now.phase, now.reason, now.workers) == (phase, reason, count) and now.attempt:
             return
-        now.phase, now.reason, now.workers = Phase(phase), reason, count
+        now.phase, now.reason, now.workers = phase, reason, count
         self._outbox.put(
             PhaseChanged(
                 at_s=self._clock(),
@@ -136,17 +184,12 @@ class Coordinator:
             )
         )
 
-    async def ask(self, attempt: int, reason: str, hold: bool) -> int:
+    async def ask(self, attempt: int, reason: str) -> int:
         """Ask the workers to save at a step boundary. Returns the number of the request."""
         self._handover.id += 1
-        self._handover.attempt, self._handover.reason, self._handover.hold = attempt, reason, hold
+        self._handover.attempt, self._handover.reason = attempt, reason
         self._wake()
         return self._handover.id
-
-    async def release(self) -> None:
-        """The change was called off: workers that wait may go on."""
-        self._handover.released = self._handover.id
-        self._wake()
 
     async def look(self) -> dict[str, Any]:
         """Target and progress, for the control loop and the progress line."""
@@ -158,18 +201,13 @@ class Coordinator:
 
     # --- rank 0 of the workers
 
-    async def watch(self, attempt: int, seen_id: int, timeout_s: float) -> tuple[int, bool, str] | None:
-        """Wait for a handover request newer than `seen_id`: (id, hold, reason), or None when the time is over."""
+    async def watch(self, attempt: int, seen_id: int, timeout_s: float) -> tuple[int, str] | None:
+        """Wait for a handover request newer than `seen_id`: (id, reason), or None when the time is over."""
         found = self._handover
         await self._until(lambda: found.attempt == attempt and found.id > seen_id, timeout_s)
         if found.attempt != attempt or found.id <= seen_id:
             return None
-        return found.id, found.hold, found.reason
-
-    async def wait_release(self, handover_id: int, timeout_s: float) -> bool:
-        """Wait until a handover is called off. False when the time is over."""
-        await self._until(lambda: self._handover.released >= handover_id, timeout_s)
-        return self._handover.released >= handover_id
+        return found.id, found.reason
 
     async def training(self, attempt: int, after_step: int, total_steps: int | None) -> None:
         """The group stands and takes its first step now."""

@@ -25,8 +25,16 @@ def restore(state: Mapping[str, Any], rank: int, seed: int, step: int) -> None:
     """Rank 0 goes on as if nothing had happened. The others may be new or have changed places: they get a state of
     their own from (seed, step, rank), so that no two ranks draw the same numbers."""
     if rank:
-        seed_all(int(np.random.SeedSequence((seed, step, rank)).generate_state(1)[0]))
+        draw_afresh(rank, seed, step)
         return
+    put_back(state)
+
+
+def draw_afresh(rank: int, seed: int, step: int) -> None:
+    seed_all(int(np.random.SeedSequence((seed, step, rank)).generate_state(1)[0]))
+
+
+def put_back(state: Mapping[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])

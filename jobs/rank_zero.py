@@ -23,11 +23,11 @@ class Ask:
     """What rank 0 wants of the others at the next boundary."""
 
     save: bool = False
-    hold: bool = False
+    regroup: bool = False
     handover_id: int = 0
 
     def encode(self) -> list[float]:
-        return [float(self.save), float(self.hold), float(self.handover_id)]
+        return [float(self.save), float(self.regroup), float(self.handover_id)]
 
     @classmethod
     def decode(cls, values: list[float]) -> Ask:
@@ -65,6 +65,17 @@ class Scribe:
         if time.time() - self._began_s >= REPORT_INTERVAL_S:
             self.flush()
 
+    def catch_up(self, first: int, last: int, samples: int) -> None:
+        """Steps that a lost rank 0 has taken with it untold."""
+        if first <= last:
+            self._first, self._last, self._samples = first, last, samples
+            self.flush()
+
+    def close(self) -> None:
+        self.flush()
+        if self._curve:
+            self._curve.close()
+
     def flush(self) -> None:
         now = time.time()
         if self._first:
@@ -95,6 +106,10 @@ class HandoverWatcher:
         self._coordinator, self._attempt = coordinator, attempt
         self._found: Ask | None = None
         self._lock = threading.Lock()
+        self._ended = False
+
+    def stop(self) -> None:
+        self._ended = True
 
     def start(self) -> None:
         threading.Thread(target=self._watch, name="handover-watcher", daemon=True).start()
@@ -109,7 +124,7 @@ class HandoverWatcher:
         import ray
 
         seen = 0
-        while True:
+        while not self._ended:
             try:
                 found = ray.get(self._coordinator.watch.remote(self._attempt, seen, WATCH_TIMEOUT_S))
             except ray.exceptions.RayError as error:
@@ -118,4 +133,4 @@ class HandoverWatcher:
             if found:
                 seen = found[0]
                 with self._lock:
-                    self._found = Ask(save=True, hold=found[1], handover_id=found[0])
+                    self._found = Ask(save=True, handover_id=found[0])

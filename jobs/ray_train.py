@@ -1,9 +1,9 @@
-"""Ray Train's control loop with our own policies. The only file of `jobs` that touches Ray Train's internals.
+"""Ray Train's control loop with our own policies. This file and `ray_group.py` alone touch Ray Train's internals.
 
     ElasticTrainer.fit -> ElasticController (an actor beside the driver)
         size      ElasticPolicy: live nodes that do not drain, the platform's target; `sizing.py` decides
         failures  LossPolicy: `losses.py` decides
-        group     QuickWorkerGroup: ends the old workers at once, avoids nodes that are lost or leave
+        group     InPlaceGroup (`ray_group.py`): workers come and go one by one
 
 What stock Ray Train does differently, and costs a minute per loss: it asks the autoscaling coordinator, whose view is
 20 s old and knows no drain; it does not save before a resize; it spins while there is no room for the minimum.
@@ -18,37 +18,34 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.torch.config import _TorchBackend
 from ray.train.v2._internal.callbacks import DatasetsCallback, WorkingDirectorySetupCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
-from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError
-from ray.train.v2._internal.execution.callback import ReportCallback, WorkerGroupCallback
+from ray.train.v2._internal.execution.callback import WorkerGroupCallback
 from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.failure_handling import FailureDecision, FailurePolicy
 from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision, ScalingPolicy
-from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ray.train.v2._internal.util import ObjectRefWrapper
 from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 
 from tradewind.jobs import checkpoint, losses, sizing, spares
 from tradewind.jobs.cluster_view import find_silent_nodes, look_at_nodes
+from tradewind.jobs.ray_group import InPlaceGroup, is_dead, member_of
 from tradewind.model import Labels, Phase, Resources, Target
 
 logger = logging.getLogger(__name__)
 
 NODE_ID_LABEL = "ray.io/node-id"
-HANDOVER_METRIC = "tradewind_handover"
 LOOK_INTERVAL_S = 0.25
-COLLECTIVE_TIMEOUT_S = 300
 WAIT_INTERVAL_S = 0.25  # between two looks while there is no room for the minimum
 EXPLANATION_S = 1.0  # how long broken communication waits for a lost node to show
+AVOID_S = 30.0  # a node that does not answer: Ray takes it for alive for some seconds
 LAST_SAVE_BEFORE_S = 3.0  # of a node's deadline, when there is nowhere to move to
 
 # How Ray Train's controller should run. A variable that the user has set wins.
@@ -83,7 +80,7 @@ class Link:
         self.coordinator = coordinator
         self.attempt = 0
         self.nodes: tuple[str, ...] = ()  # of each rank of the group that runs, or ran last
-        self.saved_handover = 0  # id of the last one that Ray Train has the checkpoint of
+        self.group: Any = None  # the worker group
         self.spare_kind = spares.expected_kind(order.job_id) if order.spares else None
         self.spares: Counter[str] = Counter()  # spare processes by node that were asked for and not used
         self.ordered: Counter[str] = Counter()  # processes that were ever started
@@ -110,12 +107,10 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         self._looked_at_s = 0.0
         self._wanted = -1  # the size that is within reach, and since when it has been the same
         self._wanted_since_s = 0.0
-        self._asked = 0  # id of the handover that is under way
         self._saved_for: dict[str, int] = {}  # leaving nodes -> saves made on their account
 
     def make_decision_for_non_running_worker_group(self) -> Any:
         order, now, first = self._link.order, time.monotonic(), self._link.attempt == 0
-        self._asked = 0
         target, _ = self._link.look()
         rooms = self._rooms(look_at_nodes(), now)
         fits, goal = sum(rooms.values()), sizing.goal(order.limits, target)
@@ -133,32 +128,44 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
             return NoopDecision()
         self._looked_at_s = now
         self._link.nodes = tuple(worker.metadata.node_id for worker in worker_group_state.workers)
-        group = sizing.Group(self._link.attempt, self._link.nodes)
         target, progress = self._link.look()
+        self._link.attempt = progress["attempt"]
+        group = sizing.Group(self._link.attempt, self._link.nodes)
         nodes = look_at_nodes()
+        self._link.avoid.update(dict.fromkeys(self._link.group.take_lost_nodes(), now + AVOID_S))
         rooms = self._rooms(nodes, now)
         self._order_spares(rooms, progress["steps_per_s"] is not None)
         decision = sizing.decide(group, self._link.order.limits, target, sum(rooms.values()), nodes)
         match decision:
             case sizing.Resize():
-                return self._hand_over(group, decision, rooms, now)
+                self._change(decision, rooms, nodes, now)
             case sizing.SaveOnly():
                 self._save_only(group, decision, nodes)
             case _:  # a lost node shows as a failed worker at the next poll
                 self._call_off()
         return NoopDecision()
 
-    def _hand_over(self, group: sizing.Group, change: sizing.Resize, rooms: Mapping[str, int], now: float) -> Any:
-        """Ask for a save; resize once Ray Train has the checkpoint."""
-        waited_s, grows = self._wanted_for_s(change.size, now), change.size > group.size
-        settle_s = self._link.order.settle_s
-        if not self._asked and sizing.ripe(change, grows, self._is_warm(rooms), waited_s, settle_s, time.time()):
-            self._asked = ray.get(self._link.coordinator.ask.remote(group.attempt, change.reason, True))
-        if not self._asked or self._link.saved_handover < self._asked:
-            return NoopDecision()
-        self._asked = 0
-        self._link.phase(Phase.RESIZING, change.reason)
-        return self._resize(change.size)
+    def _change(
+        self,
+        change: sizing.Resize,
+        rooms: Mapping[str, int],
+        nodes: Sequence[sizing.NodeView],
+        now: float,
+    ) -> None:
+        """Further workers are started, and surplus ones let go, while the others train."""
+        workers = self._link.group
+        leaving = {node.node_id for node in nodes if node.draining}
+        out = [worker for worker in workers.get_workers() if worker.metadata.node_id in leaving]
+        missing = change.size - (workers.size - len(out))
+        waited_s, settle_s = self._wanted_for_s(change.size, now), self._link.order.settle_s
+        if missing > 0 and (out or sizing.ripe(change, True, self._is_warm(rooms), waited_s, settle_s, time.time())):
+            workers.grow(missing, self.selector())
+        if missing < 0:
+            staying = [worker for worker in workers.get_workers() if worker not in out]
+            out += staying[missing:]
+        ready = not workers.joining or (change.leaves_at_s or 0) - time.time() <= sizing.HANDOVER_MARGIN_S
+        if out and ready:
+            self._link.coordinator.let_go.remote([member_of(worker) for worker in out])
 
     def _wanted_for_s(self, size: int, now: float) -> float:
         """For how long the same size has been within reach."""
@@ -186,13 +193,10 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         for node in due:
             self._saved_for[node] = self._saved_for.get(node, 0) + 1
         if due:
-            self._link.coordinator.ask.remote(group.attempt, change.reason, False)
+            self._link.coordinator.ask.remote(group.attempt, change.reason)
 
     def _call_off(self) -> None:
         self._wanted = -1
-        if self._asked:
-            self._asked = 0
-            self._link.coordinator.release.remote()
 
     def _rooms(self, nodes: Sequence[sizing.NodeView], now: float) -> dict[str, int]:
         order, held = self._link.order, Counter(self._link.nodes)
@@ -225,6 +229,9 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
     def before_controller_abort(self) -> None: ...
 
     def on_controller_start_worker_group(self, *, scaling_config: Any, num_workers: int) -> Any:  # noqa: ARG002
+        return self.selector()
+
+    def selector(self) -> dict[str, str] | None:
         """Keep workers off nodes that leave or do not answer: the scheduler may not know of it yet."""
         leaving = {node.node_id for node in look_at_nodes() if node.draining}
         unfit = sorted(leaving.union(self._link.avoided(time.monotonic())))
@@ -248,7 +255,7 @@ class LossPolicy(FailurePolicy):  # type: ignore[misc]
         if not isinstance(training_failed_error, WorkerGroupError):
             return FailureDecision.RAISE
         failures = training_failed_error.worker_failures
-        dead = sum(_is_dead_worker(error) for error in failures.values())
+        dead = sum(is_dead(error) for error in failures.values())
         lost = self._find_lost_nodes()
         if not lost and not dead and all(losses.is_communication(error) for error in failures.values()):
             lost = self._wait_for_lost_nodes()
@@ -283,25 +290,29 @@ class LossPolicy(FailurePolicy):  # type: ignore[misc]
     def _find_lost_nodes(self) -> list[str]:
         """Nodes of the group that are dead, or that Ray takes for alive although their raylet does not answer."""
         lost = find_silent_nodes(set(self._link.nodes))
-        until = time.monotonic() + 30
+        until = time.monotonic() + AVOID_S
         self._link.avoid.update(dict.fromkeys(lost, until))
         return lost
 
 
-class GroupWatch(WorkerGroupCallback, ReportCallback):  # type: ignore[misc]
-    """Counts the attempts, and learns of the checkpoints that Ray Train has."""
+class GroupWatch(WorkerGroupCallback):  # type: ignore[misc]
+    """Counts the attempts, and lets the coordinator know who they are."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
-        self._link.attempt = checkpoint.next_attempt(self._link.order.folder)
-        self._link.coordinator.begin_attempt.remote(self._link.attempt, worker_group_context.num_workers)
+        link = self._link
+        link.attempt = checkpoint.next_attempt(link.order.folder, above=link.attempt)
+        least = link.order.limits.min_workers
+        link.coordinator.begin_attempt.remote(link.attempt, worker_group_context.num_workers, least)
         if self._link.nodes == ():
             self._link.phase(Phase.STARTING, "workers start", worker_group_context.num_workers)
 
     def after_worker_group_start(self, worker_group: Any) -> None:
         link = self._link
+        link.group = worker_group
+        worker_group.bind(link.coordinator)
         link.nodes = tuple(worker.metadata.node_id for worker in worker_group.get_workers())
         link.ordered += Counter(link.nodes) - link.spares  # started without being asked for
         link.spares -= Counter(link.nodes)  # used up
@@ -312,28 +323,9 @@ class GroupWatch(WorkerGroupCallback, ReportCallback):  # type: ignore[misc]
                 link.spare_kind = found
                 link.spares.clear()
 
-    def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:  # noqa: ARG002
-        self._link.saved_handover = max(self._link.saved_handover, metrics[0].get(HANDOVER_METRIC, 0))
-
-
-class QuickWorkerGroup(WorkerGroup):  # type: ignore[misc]
-    """Ends workers without asking them first, unless they have finished: they may hang in a collective."""
-
-    def shutdown(self) -> None:
-        status = self.get_latest_poll_status()
-        if status is None or not status.finished:
-            for worker in self.get_workers():
-                ray.kill(worker.actor)
-        super().shutdown()
-
-    @staticmethod
-    def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
-        # Nothing is added: a worker with an environment of its own cannot come from the pool of started processes.
-        return dict(custom_runtime_env)
-
 
 class ElasticController(TrainController):  # type: ignore[misc]
-    worker_group_cls = QuickWorkerGroup
+    worker_group_cls = InPlaceGroup
 
     def __init__(
         self,
@@ -366,9 +358,7 @@ class ElasticController(TrainController):  # type: ignore[misc]
 
 class _Backend(_TorchBackend):  # type: ignore[misc]
     def on_start(self, worker_group: Any, backend_config: Any) -> None:
-        """NCCL where there is CUDA; a GPU that is only a word in Ray's tables (the local cloud) gets gloo."""
-        found = worker_group.execute_single(0, _choose_backend)
-        super().on_start(worker_group, replace(backend_config, backend=found))
+        """Members make the process group by themselves, and each one after it (`seat.py`)."""
 
     def on_shutdown(self, worker_group: Any, backend_config: Any) -> None:
         """The processes end; leaving the group politely would wait for peers that are gone."""
@@ -386,7 +376,7 @@ class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
     def __init__(self, *args: Any, order: ElasticOrder, coordinator: Any, **rest: Any) -> None:
         super().__init__(
             *args,
-            torch_config=ElasticTorchConfig(backend="chosen on the workers", timeout_s=COLLECTIVE_TIMEOUT_S),
+            torch_config=ElasticTorchConfig(backend="chosen by the members"),
             **rest,
         )
         self._order, self._coordinator = order, coordinator
@@ -413,11 +403,6 @@ class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
         return result
 
 
-def _is_dead_worker(error: Exception) -> bool:
-    inner = error.health_check_failure if isinstance(error, WorkerHealthCheckFailedError) else error
-    return isinstance(inner, RayActorError | WorkerHealthCheckTimeoutError)
-
-
 def _useful(callbacks: Sequence[Any]) -> list[Any]:
     """Ray Train's own callbacks but three. One moves workers into a folder of its own: relative paths in the user's
     code should mean what they say. One is an actor that removes the placement group of a dead controller, which Ray
@@ -428,9 +413,3 @@ def _useful(callbacks: Sequence[Any]) -> list[Any]:
 
 def _runtime_env() -> str:
     return str(ray.get_runtime_context().get_runtime_env_string())
-
-
-def _choose_backend() -> str:
-    import torch
-
-    return "nccl" if torch.cuda.is_available() else "gloo"

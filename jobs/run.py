@@ -3,6 +3,9 @@
 `batches` gives each rank its part of the global batch; `step` commits an optimizer step. At that boundary everything
 else happens: the global loss, the ledger, a checkpoint when one is due, the handover when a node leaves or joins.
 
+When the group changes (`seat.py`), the step that was interrupted is given out once more, and what it has touched is put
+back: the user's loop sees nothing but one batch too many.
+
 All ranks must stop at the same step. They agree by one small all-reduce per step, which carries the loss and the
 wish of rank 0; its result is read one step later, so that it costs no waiting (on a GPU: no synchronisation).
 """
@@ -19,12 +22,14 @@ import torch
 import torch.distributed as dist
 
 from tradewind.errors import JobError
-from tradewind.jobs import checkpoint, randomness
-from tradewind.jobs.data import Batch, Loader, Order, Share, load, shares, to_device
+from tradewind.jobs import checkpoint, randomness, regroup
+from tradewind.jobs.data import Batch, Loader, Order, Share, load, share, to_device
+from tradewind.jobs.losses import PeerLost, is_communication
+from tradewind.jobs.mark import Mark
+from tradewind.jobs.membership import NOTHING_YET
 from tradewind.jobs.rank_zero import Ask, HandoverWatcher, Scribe
 from tradewind.jobs.sample_ledger import SampleLedger
-
-HANDOVER_METRIC = "tradewind_handover"
+from tradewind.jobs.seat import Dismissed, Seat
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,6 @@ class RunSettings:
     threads: int = 1
     ledger: Path | None = None
     curve: Path | None = None
-    hold_s: float = 20.0  # how long a saved group waits for the change of size before it goes on
 
 
 @dataclass(slots=True)
@@ -56,16 +60,15 @@ class Pending:
 class Run:
     """One worker's view of the training run. Made by `fit`; `ray.train`'s functions work beside it."""
 
-    def __init__(
-        self, settings: RunSettings, coordinator: Any, attempt: int, rank: int, world: int, device: Any
-    ) -> None:
-        self.settings = settings
-        self.rank, self.world, self.attempt, self.device = rank, world, attempt, device
+    def __init__(self, settings: RunSettings, coordinator: Any, seat: Seat, joins: bool, device: Any) -> None:
+        self.settings, self.device = settings, device
+        self.rank, self.world, self.attempt = 1, 2, 0  # of a joiner, until it is let in
         self.done = 0  # optimizer steps taken, over all attempts
         self.loss: float | None = None  # global mean of the last step that all ranks have finished
         self._coordinator = coordinator
         self._kept: dict[str, Any] = {}
         self._order: Order | None = None
+        self._total = 0
         self._pending: Pending | None = None
         self._share: Share | None = None
         self._saved_step = 0
@@ -73,9 +76,15 @@ class Run:
         self._restored: Any = None
         self._restored_order: Mapping[str, int] | None = None
         self._pages: SampleLedger | None = None
-        self._scribe = Scribe(coordinator, attempt, world, settings.curve) if rank == 0 else None
-        self._watcher = HandoverWatcher(coordinator, attempt) if rank == 0 else None
-        self._find_checkpoint()
+        self._untold: list[Share] = []  # steps whose loss is not known yet
+        self._scribe: Scribe | None = None
+        self._watcher: HandoverWatcher | None = None
+        self._seat, self._joins = seat, joins
+        self._replicas: list[regroup.Replica] = []
+        self._mark: Mark | None = None
+        if not joins:
+            self._sit(seat.meet(0, broken=False))
+            self._find_checkpoint()
 
     # --- what users call
 
@@ -119,33 +128,120 @@ class Run:
         self._order = order = Order(len(dataset), global_batch, epochs, seed)
         self._check_order(order)
         total = min(order.total_steps, max_steps or order.total_steps)
-        self._begin(order, total)
-        for part in shares(order, self.done, self.rank, self.world):
-            if part.step > total:
-                break
-            self._share = part
+        self._begin(total)
+        while self.done < total:
+            self._share = part = share(order, self.done + 1, self.rank, self.world)
+            self._mark = Mark.take(self._kept)
             yield Batch(to_device(load(dataset, part.load), self.device), part, part.weight)
-            if self.done != part.step:
+            if self._share is not None:
                 raise JobError(f"step {part.step} was not committed", "call run.step(loss) once for every batch")
         self._end()
 
     def step(self, loss: Any = None) -> None:
         """Commit one optimizer step: call it after `optimizer.step()`, with the mean loss of this rank's samples."""
         part = self._share
-        if part is None or part.step != self.done + 1:
+        if part is None:
             raise JobError("run.step() without a batch", "call it once inside `for batch in run.batches(...)`")
-        if self._pages:
-            self._pages.record(part)
-        self.done = part.step
-        before, self._pending = self._pending, self._reduce(part, loss)
-        ask = self._settle(before) if before else Ask()
-        if ask.save or self._is_due(part.step):
-            ask = self._merge(ask)
-            self._save(ask)
-            if ask.hold:
-                self._hold(ask)
+        self._share = None
+        if any(replica.broken for replica in self._replicas):
+            self._regroup(broken=True)  # the same batch comes again
+            return
+        self._commit(part)
+        try:
+            self._cross(part, loss)
+        except RuntimeError as error:
+            if not is_communication(error):
+                raise
+            self._regroup(broken=True)
 
     # --- boundary of a step
+
+    def _commit(self, part: Share) -> None:
+        if self._pages:
+            self._pages.record(part)
+        self.done, self._mark = part.step, None
+        self._untold.append(part)
+
+    def _cross(self, part: Share, loss: Any) -> None:
+        before, self._pending = self._pending, self._reduce(part, loss)
+        ask = self._settle(before) if before else Ask()
+        if ask.save or ask.regroup or self._is_due(part.step):
+            ask = self._merge(ask)
+        if ask.save or self._is_due(part.step):
+            self._save()
+        if ask.regroup:
+            self._regroup(broken=False)
+
+    # --- change of the group
+
+    def _regroup(self, broken: bool) -> None:
+        """Stand in the next group, with the state of the most advanced. What an interrupted step has touched is put
+        back first: who leads gives its state to the others."""
+        if self._mark:
+            self._mark.put_back(self._kept)
+        step = NOTHING_YET if self._joins else self.done
+        while True:
+            try:
+                group = self._seat.meet(step, broken)
+                for replica in self._replicas:
+                    replica.attach(group)
+                adopted = regroup.hand_over(group, self._kept, {})
+                break
+            except RuntimeError as error:
+                if not is_communication(error):
+                    raise
+                broken = True
+        self._tell_untold()
+        self._vouch(group)
+        if adopted is not None or self._joins:
+            randomness.draw_afresh(group.rank, self.settings.seed, group.roster.step)
+        self._joins, self.done = False, group.roster.step
+        self._sit(group)
+        self._open_books()
+
+    def _sit(self, group: regroup.Group) -> None:
+        from tradewind.jobs.ray_group import take_rank
+
+        was_first = self.attempt and self.rank == 0
+        self.rank, self.world, self.attempt = group.rank, group.world, group.roster.epoch
+        take_rank(self.rank, self.world)
+        if self._scribe:
+            self._scribe.close()
+        if self._watcher:
+            self._watcher.stop()
+        first = self.rank == 0
+        self._scribe = Scribe(self._coordinator, self.attempt, self.world, self.settings.curve) if first else None
+        self._watcher = HandoverWatcher(self._coordinator, self.attempt) if first else None
+        if first:
+            checkpoint.next_attempt(self.settings.folder, above=self.attempt - 1)
+        if first and not was_first and self._order:
+            self._catch_up(self._order)
+
+    def _catch_up(self, order: Order) -> None:
+        """The rank 0 before this one is lost, with what it had not told."""
+        import ray
+
+        assert self._scribe is not None
+        told = ray.get(self._coordinator.look.remote())["progress"]["step"]
+        samples = sum(len(order.indices(step)) for step in range(told + 1, self.done + 1))
+        self._scribe.catch_up(told + 1, self.done, samples)
+
+    def _tell_untold(self) -> None:
+        """Their loss went with the group; that they were taken did not."""
+        for part in self._untold if self._scribe else []:
+            assert self._scribe is not None
+            self._scribe.step(part, None)
+        self._untold, self._pending = [], None
+
+    def _vouch(self, group: regroup.Group) -> None:
+        """Who leads has taken its last step with all of its group: it writes down the others' parts as well."""
+        step, order = group.roster.step, self._order
+        if self._pages is None or order is None:
+            return
+        if group.rank == group.roster.leader and step > self._pages.after_step:
+            for rank in set(range(self.world)) - {self.rank}:
+                self._pages.vouch(step, rank, share(order, step, rank, self.world).indices.tolist())
+        self._pages.close()
 
     def _reduce(self, part: Share, loss: Any) -> Pending:
         values = torch.zeros(4, dtype=torch.float64, device=self.device)
@@ -162,6 +258,7 @@ class Run:
         if pending.work is not None:
             pending.work.wait()
         values = pending.values.tolist()
+        self._untold.remove(pending.share)
         self.loss = values[0] if pending.has_loss else None
         if self._scribe:
             self._scribe.step(pending.share, self.loss)
@@ -171,10 +268,12 @@ class Run:
         """Settle the step that is under way as well: what is saved is told before."""
         last, self._pending = self._pending, None
         later = self._settle(last) if last else Ask()
-        return max(ask, later, key=lambda found: found.handover_id)
+        return Ask(ask.save or later.save, ask.regroup or later.regroup, max(ask.handover_id, later.handover_id))
 
     def _wanted(self) -> Ask:
         assert self._watcher is not None
+        if self._seat.wanted:
+            return Ask(regroup=True)
         found = self._watcher.take()
         every_s = self.settings.checkpoint_every_s
         due = every_s is not None and time.monotonic() - self._saved_at_s >= every_s
@@ -186,7 +285,7 @@ class Run:
 
     # --- checkpoints
 
-    def _save(self, ask: Ask) -> None:
+    def _save(self) -> None:
         """Every rank comes here at the same step. Rank 0 writes; `report` lets Ray Train know, and is the barrier."""
         import ray.train
         from ray.train import CheckpointUploadMode
@@ -194,7 +293,7 @@ class Run:
         found = None
         if self.rank == 0:
             found = ray.train.Checkpoint.from_directory(str(self._write()))
-        metrics = {"step": self.done, "loss": self.loss, "workers": self.world, HANDOVER_METRIC: ask.handover_id}
+        metrics = {"step": self.done, "loss": self.loss, "workers": self.world}
         ray.train.report(metrics, checkpoint=found, checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD)
         self._saved_step, self._saved_at_s = self.done, time.monotonic()
 
@@ -215,17 +314,6 @@ class Run:
         self._scribe.checkpointed(self.done, path, time.monotonic() - began_s)
         return path
 
-    def _hold(self, ask: Ask) -> None:
-        """Wait for the change of size: this group is ended in here. If the change does not come, go on."""
-        import ray
-
-        if self.rank == 0:
-            ray.get(self._coordinator.wait_release.remote(ask.handover_id, self.settings.hold_s))
-        if self.world > 1:
-            dist.barrier()
-        if self._scribe:
-            self._scribe.resume()
-
     def _find_checkpoint(self) -> None:
         """Rank 0 chooses, so that all ranks start from the same one."""
         chosen: list[Any] = [checkpoint.newest(self.settings.folder) if self.rank == 0 else None]
@@ -240,12 +328,20 @@ class Run:
 
     def _prepare_one(self, item: Any) -> Any:
         kept = self.keep(f"{len(self._kept)}:{type(item).__name__}", item)
+        if isinstance(item, torch.optim.Optimizer):
+            item.register_step_pre_hook(self._guard)
         if not isinstance(item, torch.nn.Module):
             return kept
-        kept.to(self.device)
-        if self.world == 1 or not any(parameter.requires_grad for parameter in kept.parameters()):
-            return kept
-        return torch.nn.parallel.DistributedDataParallel(kept)
+        replica = regroup.Replica(kept.to(self.device))
+        self._replicas.append(replica)
+        if not self._joins and self._seat.group:
+            replica.attach(self._seat.group)
+        return replica
+
+    def _guard(self, optimizer: Any, *_: Any) -> None:
+        """Gradients of an interrupted step are void: the step is taken again."""
+        if any(replica.broken for replica in self._replicas):
+            regroup.void_gradients(optimizer)
 
     # --- begin and end
 
@@ -259,23 +355,41 @@ class Run:
             hint = "use the same dataset, global_batch and seed, or start a run with another name"
             raise JobError(f"the checkpoint was made with {dict(saved)}, this run has {asdict(order)}", hint)
 
-    def _begin(self, order: Order, total: int) -> None:
+    def _begin(self, total: int) -> None:
         if self._restored is not None:
             randomness.restore(self._restored["rng"], self.rank, self.settings.seed, self.done)
             self._restored = None  # free the memory
-        if self.settings.ledger:
-            self._pages = SampleLedger(self.settings.ledger, order, self.attempt, self.rank, self.world, self.done)
+        self._total = total
+        if self._joins:
+            self._regroup(broken=False)
+        else:
+            self._open_books()
+
+    def _open_books(self) -> None:
+        if self.settings.ledger and self._order:
+            self._pages = SampleLedger(
+                self.settings.ledger, self._order, self.attempt, self.rank, self.world, self.done
+            )
         if self._scribe:
-            self._scribe.begin(self.done, total)
+            self._scribe.begin(self.done, self._total)
         if self._watcher:
             self._watcher.start()
 
     def _end(self) -> None:
-        """The last steps are told, and the last state is saved."""
-        if self._pending:
-            self._merge(Ask())
-        if self._saved_step != self.done:
-            self._save(Ask())
+        """The last steps are told, and the last state is saved. If somebody is lost meanwhile, once more."""
+        while True:
+            try:
+                if self._pending:
+                    self._merge(Ask())
+                if self._saved_step != self.done:
+                    self._save()
+                if self._seat.group is None or not self._seat.group.aborted:
+                    break
+            except RuntimeError as error:
+                if not is_communication(error):
+                    raise
+            self._regroup(broken=True)
+        self._coordinator.finished.remote()
         if self._scribe:
             self._scribe.flush()
         if self._pages:
@@ -287,19 +401,18 @@ def work(train: Callable[[Run], Any], settings: RunSettings, coordinator: Any) -
     import ray
     import ray.train
 
-    from tradewind.jobs.losses import PeerLost, is_communication
-
-    context = ray.train.get_context()
-    attempt = ray.get(coordinator.look.remote())["progress"]["attempt"]
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = ray.train.torch.get_device()
     else:
         torch.set_num_threads(settings.threads)
     randomness.seed_all(settings.seed)
+    member, host = ray.get_runtime_context().get_actor_id(), ray.util.get_node_ip_address()
+    joins = bool(ray.get(coordinator.members.remote())["members"])
     try:
-        run = Run(settings, coordinator, attempt, context.get_world_rank(), context.get_world_size(), device)
-        return train(run)
+        return train(Run(settings, coordinator, Seat(coordinator, member, host, device), joins, device))
+    except Dismissed:
+        return None
     except Exception as error:
         if is_communication(error):
             raise PeerLost(f"another worker cannot be reached: {error}") from error

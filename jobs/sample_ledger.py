@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,6 +22,7 @@ class SampleLedger:
     """The page of one worker in one attempt. A line is in the operating system's hands before the step is saved."""
 
     def __init__(self, folder: Path, order: Order, attempt: int, rank: int, world: int, after_step: int) -> None:
+        self.after_step = after_step
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"attempt-{attempt:05d}-rank-{rank:05d}.jsonl"
         self._file: TextIO = path.open("w", encoding="utf-8")
@@ -30,6 +31,10 @@ class SampleLedger:
 
     def record(self, share: Share) -> None:
         self._write({"step": share.step, "indices": share.indices.tolist()})
+
+    def vouch(self, step: int, rank: int, indices: Sequence[int]) -> None:
+        """Another rank's part of a step that this one has taken: the other may be lost before it could write."""
+        self._write({"step": step, "rank": rank, "indices": list(indices)})
 
     def close(self) -> None:
         self._file.close()
@@ -49,6 +54,7 @@ class Page:
     after_step: int
     order: Order
     steps: dict[int, list[int]]
+    vouched: dict[tuple[int, int], list[int]] = field(default_factory=dict)  # (rank, step) of others
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +108,12 @@ def read_page(path: Path) -> Page | None:
     if not lines:
         return None
     head = json.loads(lines[0])
-    steps = {entry["step"]: entry["indices"] for entry in map(json.loads, lines[1:])}
-    return Page(head["attempt"], head["rank"], head["world"], head["after_step"], Order(**head["order"]), steps)
+    entries = [json.loads(line) for line in lines[1:]]
+    steps = {entry["step"]: entry["indices"] for entry in entries if "rank" not in entry}
+    vouched = {(entry["rank"], entry["step"]): entry["indices"] for entry in entries if "rank" in entry}
+    return Page(
+        head["attempt"], head["rank"], head["world"], head["after_step"], Order(**head["order"]), steps, vouched
+    )
 
 
 def _lineage(pages: Iterable[Page]) -> tuple[dict[int, list[int]], list[list[int]], list[int]]:
@@ -125,9 +135,11 @@ def _lineage(pages: Iterable[Page]) -> tuple[dict[int, list[int]], list[list[int
 
 
 def _steps_of(group: Sequence[Page]) -> dict[int, list[int]]:
-    ranks = sorted(group, key=lambda page: page.rank)
-    steps = sorted({step for page in ranks for step in page.steps})
-    return {step: [index for page in ranks for index in page.steps.get(step, [])] for step in steps}
+    known = {key: indices for page in group for key, indices in page.vouched.items()}
+    known |= {(page.rank, step): indices for page in group for step, indices in page.steps.items()}
+    steps = sorted({step for page in group for step in page.steps})
+    ranks = range(max(page.world for page in group))
+    return {step: [index for rank in ranks for index in known.get((rank, step), [])] for step in steps}
 
 
 def _count(order: Order, lineage: dict[int, list[int]], last: int) -> tuple[int, int]:

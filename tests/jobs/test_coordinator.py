@@ -117,24 +117,12 @@ def test_rank_0_is_woken_by_a_handover_of_its_attempt_only() -> None:
         await coordinator.begin_attempt(5, 2)
         waiting = asyncio.create_task(coordinator.watch(5, 0, 10.0))
         await asyncio.sleep(0)
-        number = await coordinator.ask(5, "a node leaves", True)
+        number = await coordinator.ask(5, "a node leaves")
         old = await coordinator.watch(4, 0, 0.01)
         again = await coordinator.watch(5, number, 0.01)
         return number, await waiting, old, again
 
-    assert run(body) == (1, (1, True, "a node leaves"), None, None)
-
-
-def test_a_change_that_is_called_off_releases_the_workers() -> None:
-    async def body(coordinator: Coordinator) -> Any:
-        number = await coordinator.ask(1, "grow", True)
-        held = await coordinator.wait_release(number, 0.01)
-        waiting = asyncio.create_task(coordinator.wait_release(number, 10.0))
-        await asyncio.sleep(0)
-        await coordinator.release()
-        return held, await waiting
-
-    assert run(body) == (False, True)
+    assert run(body) == (1, (1, "a node leaves"), None, None)
 
 
 def test_the_end_waits_only_for_an_agent_that_was_there() -> None:

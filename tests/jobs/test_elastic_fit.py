@@ -98,6 +98,9 @@ def test_nothing_is_lost_over_a_kill_a_notice_and_a_growth(cell: Any, tmp_path: 
             cell.remove_node(nodes.pop(0))
             nodes.append(cell.add_node(cpus=1, gpus=1))
             training.wait_for_group(2)
+            training.pace(0.25)
+            cell.remove_node(nodes.pop(0))  # that of rank 0
+            training.wait_for_group(1)
             training.pace(0.0)
             assert training.process.wait(120) == 0, (tmp_path / "log").read_text()[-4000:]
     finally:
@@ -111,9 +114,8 @@ def test_nothing_is_lost_over_a_kill_a_notice_and_a_growth(cell: Any, tmp_path: 
 def check_samples(folder: Path) -> None:
     found = audit(folder / "ledger")
     assert (found.last_step, found.skipped, found.repeated, found.misplaced_steps) == (STEPS, 0, 0, 0)
-    assert found.worlds == (3, 2, 1, 2)
-    # Only the kill cost steps: at most those since the last checkpoint, ten steps before, and those on the way.
-    assert 0 < found.recomputed_steps <= 11
+    assert found.worlds == (3, 2, 1, 2, 1)
+    assert found.recomputed_steps == 0  # survivors go on; the interrupted step was never finished
 
 
 def check_losses(folder: Path) -> None:
@@ -122,8 +124,10 @@ def check_losses(folder: Path) -> None:
     plain = json.loads((folder / "plain.json").read_text())
     lines = (folder / "curve.jsonl").read_text().splitlines()
     told = {entry["step"]: entry["loss"] for entry in map(json.loads, lines)}
-    assert sorted(told) == list(range(1, STEPS + 1))
-    assert [told[step] for step in sorted(told)] == pytest.approx(plain, rel=NOISE)
+    unknown = {step for step in range(1, STEPS + 1) if told.get(step) is None}
+    assert len(unknown) <= 4  # the loss of a step may go with the worker that was lost, its gradient does not
+    known = sorted(told.keys() - unknown)
+    assert [told[step] for step in known] == pytest.approx([plain[step - 1] for step in known], rel=NOISE)
     assert plain[-1] < plain[0] / 5  # it learns, so that equality says something
 
 
@@ -135,7 +139,7 @@ def check_events(folder: Path) -> None:
     phases = [event.phase for event in reports if isinstance(event, PhaseChanged)]
     assert phases[0] is Phase.STARTING
     assert phases[-1] is Phase.DONE
-    assert {Phase.TRAINING, Phase.RESTARTING, Phase.RESIZING, Phase.CHECKPOINTING} <= set(phases)
+    assert {Phase.TRAINING, Phase.RESTARTING, Phase.RESIZING, Phase.CHECKPOINTING} <= set(phases), phases
     steps = [event for event in reports if isinstance(event, StepCommitted)]
     assert {step for event in steps for step in range(event.first_step, event.last_step + 1)} == set(
         range(1, STEPS + 1)

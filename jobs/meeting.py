@@ -1,0 +1,109 @@
+"""Where the members of a job meet: the coordinator's half of membership. `membership.py` decides, this waits.
+
+Every member holds a connection to here, its lifeline. A process that ends, closes it: that is how a loss is known
+within milliseconds, long before Ray notices a dead node. A member whose connection breaks for another reason is taken
+for lost, too; it is kept out, so that nothing goes wrong but a process that has to be started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any
+
+from tradewind.jobs import membership
+from tradewind.jobs.membership import Arrival, Change, Fenced
+
+PATIENCE_S = 60.0  # for members that neither come nor die, once another waits
+
+
+class Meeting:
+    """Lives on the coordinator's event loop, which needs no locks."""
+
+    def __init__(self, formed: Callable[[membership.Roster], None], lost: Callable[[int], None]) -> None:
+        self.now = membership.begin(1, 1)
+        self._formed, self._lost = formed, lost
+        self._changed = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._over = False
+
+    def begin(self, epoch: int, least: int) -> None:
+        """New processes; whoever is left of the old ones is not let in."""
+        self.now, self._over = membership.begin(epoch, least), False
+        self._wake()
+
+    def enroll(self, members: Iterable[str]) -> None:
+        self._set(membership.enroll(self.now, members))
+
+    def release(self, members: Iterable[str]) -> None:
+        self._set(membership.release(self.now, members))
+
+    def lose(self, members: Iterable[str]) -> None:
+        lost = frozenset(members) & self.now.enrolled
+        if lost and not self._over:
+            if self.now.roster and (standing := lost.intersection(self.now.roster.members)):
+                self._lost(len(standing))
+            self._set(membership.lose(self.now, lost))
+
+    def close(self) -> None:
+        """The last step is saved: who ends now is not lost."""
+        self._over = True
+
+    async def meet(self, arrival: Arrival) -> dict[str, Any] | None:
+        """Wait for the next roster. None: this member is not part of it, and never will be."""
+        before = self.now.epoch
+        try:
+            self._set(membership.arrive(self.now, arrival))
+        except Fenced:
+            return None
+        end = time.monotonic() + PATIENCE_S
+        while self.now.epoch == before and arrival.member in self.now.enrolled:
+            await self._next_change(end - time.monotonic())
+            if time.monotonic() >= end:
+                end += PATIENCE_S
+                self._give_up_on_the_missing()
+        roster = self.now.roster
+        return asdict(roster) if roster is not None and arrival.member in roster.members else None
+
+    async def watch(self, epoch: int, seen: Change, timeout_s: float) -> Change | None:
+        """Wait until the roster of `epoch` should do something else than `seen`. None: it does not stand any more."""
+        end = time.monotonic() + timeout_s
+        while self.now.epoch == epoch and membership.change(self.now) is seen and time.monotonic() < end:
+            await self._next_change(end - time.monotonic())
+        return membership.change(self.now) if self.now.epoch == epoch else None
+
+    async def listen(self, host: str) -> tuple[str, int]:
+        """Open the door for lifelines; where it is."""
+        if self._server is None:
+            self._server = await asyncio.start_server(self._hold, host, 0)
+        found = self._server.sockets[0].getsockname()
+        return found[0], found[1]
+
+    async def _hold(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        member = (await reader.readline()).decode().strip()
+        with contextlib.suppress(OSError):  # reset: the same as closed
+            while await reader.read(1):
+                continue
+        writer.close()
+        self.lose([member])
+
+    def _give_up_on_the_missing(self) -> None:
+        if self.now.roster is not None:
+            self.lose(membership.expected(self.now) - self.now.arrived.keys())
+
+    def _set(self, state: membership.Membership) -> None:
+        before, self.now = self.now.epoch, membership.settle(state)
+        if self.now.epoch != before and self.now.roster is not None:
+            self._formed(self.now.roster)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _next_change(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), max(0.0, timeout_s))

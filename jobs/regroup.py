@@ -1,0 +1,234 @@
+"""Leave a broken process group at once, and stand in the next one: what happens inside a worker when the group changes.
+
+    a peer is lost -> the collective fails, or `Group.abort` makes it fail -> meet (the coordinator's roster)
+        -> Group.build over a store of its own -> Replica.attach -> hand_over the state -> the same step again
+
+gloo has no working abort: a survivor stays blocked in the ring until the time-out. So the connected sockets of the
+group are shut down, and of nothing else: they are known by the listening ports of its members (a Ray worker has gRPC
+sockets, too). NCCL has an abort.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import socket
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tradewind.jobs.losses import is_communication
+from tradewind.jobs.membership import Roster
+
+REBUILD_TIMEOUT_S = 30.0  # to stand in a new group; members that are lost meanwhile are told of, and break it off
+COLLECTIVE_TIMEOUT_S = 300.0
+
+Address = tuple[str, int]
+
+
+def open_store(host: str) -> Any:
+    """A store that other members can reach: each brings one along, that of rank 0 is used."""
+    return dist.TCPStore(
+        host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=REBUILD_TIMEOUT_S), use_libuv=True
+    )
+
+
+@dataclass(slots=True)
+class Group:
+    """The process group of one epoch. `abort` may be called from any thread, the rest from the training thread."""
+
+    roster: Roster
+    rank: int
+    device: Any
+    store: Any = None
+    ports: frozenset[int] = frozenset()  # on which members listen
+    aborted: bool = field(default=False)
+
+    @property
+    def world(self) -> int:
+        return len(self.roster.members)
+
+    @property
+    def backend(self) -> str:
+        return "nccl" if self.device.type == "cuda" else "gloo"
+
+    def build(self, own_store: Any) -> None:
+        """Connect to the others. Raises what torch raises when one of them is lost meanwhile."""
+        if self.world == 1:
+            return
+        self.store = own_store if self.rank == 0 else self._reach_store()
+        before = set(_listening())
+        dist.init_process_group(
+            self.backend,
+            store=self.store,
+            rank=self.rank,
+            world_size=self.world,
+            timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S),
+        )
+        self.ports = self._publish(set(_listening()) - before)
+
+    def abort(self) -> None:
+        """Every collective of this group fails from now on, here and at its other members."""
+        self.aborted = True
+        if self.backend == "nccl" and dist.is_initialized():
+            dist.distributed_c10d._abort_process_group()
+        shut_down(self.ports | {self.roster.port})
+
+    def close(self) -> None:
+        """Free everything. The others see closed connections."""
+        if dist.is_initialized():
+            with contextlib.suppress(RuntimeError):  # of operations that are under way: the group is given up
+                dist.destroy_process_group()
+        self.store = None
+
+    def _reach_store(self) -> Any:
+        wait = timedelta(seconds=REBUILD_TIMEOUT_S)
+        return dist.TCPStore(self.roster.host, self.roster.port, is_master=False, wait_for_workers=False, timeout=wait)
+
+    def _publish(self, mine: set[int]) -> frozenset[int]:
+        self.store.set(f"ports/{self.rank}", ",".join(map(str, mine)))
+        told = [self.store.get(f"ports/{rank}").decode() for rank in range(self.world)]
+        return frozenset(int(port) for text in told for port in text.split(",") if port)
+
+
+class Replica(torch.nn.Module):  # type: ignore[misc]
+    """A model whose gradients are averaged over the group, whichever that is now. Users keep this one reference.
+
+    A failed all-reduce raises nothing in the user's code: `broken` is set, the gradients of the step are void, and the
+    step is taken again at its boundary.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.broken = False
+        self._group: list[Group] = []
+        self._wrapped: list[Any] = []  # in lists: not to be found by Module's own bookkeeping
+
+    def attach(self, group: Group) -> None:
+        """Average over this group from now on. State is handed over by `hand_over`, so DDP need not send it again."""
+        self.broken = False
+        self._group, self._wrapped = [group], []
+        if group.world == 1 or not any(parameter.requires_grad for parameter in self.module.parameters()):
+            return
+        wrapped = torch.nn.parallel.DistributedDataParallel(self.module, init_sync=False)
+        # A function without annotations: DDP compares them with types, and ours are strings.
+        wrapped.register_comm_hook(None, lambda state, bucket: self._average(bucket))  # noqa: ARG005
+        self._wrapped = [wrapped]
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        if not self._wrapped or self.broken:
+            return self.module(*inputs, **named)
+        try:
+            return self._wrapped[0](*inputs, **named)
+        except RuntimeError as error:  # buffers and the order of buckets are exchanged here
+            if not is_communication(error):
+                raise
+            self.broken = True
+            return self.module(*inputs, **named)
+
+    def no_sync(self) -> Any:
+        """As DDP's: gradients are summed up locally, for accumulation."""
+        return self._wrapped[0].no_sync() if self._wrapped else contextlib.nullcontext()
+
+    def _average(self, bucket: Any) -> Any:
+        buffer = bucket.buffer()
+        if self.broken:
+            return _completed(buffer)
+        try:
+            buffer.div_(self._group[0].world)
+            future = dist.all_reduce(buffer, async_op=True).get_future()
+        except RuntimeError:
+            self.broken = True
+            return _completed(buffer)
+        return future.then(lambda done: self._arrived(done, buffer))
+
+    def _arrived(self, done: Any, buffer: Any) -> Any:
+        try:
+            return done.value()[0]
+        except RuntimeError:
+            self.broken = True
+            return buffer
+
+
+def void_gradients(optimizer: Any) -> None:
+    """Without gradients a step of the optimizer changes nothing, its momenta and counters neither."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
+
+
+def hand_over(group: Group, kept: Mapping[str, Any], extra: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Where states differ, the leader's goes to all. Returns its `extra` to those that took it over, else None."""
+    if group.roster.agreed or group.world == 1:
+        return None
+    leads = group.rank == group.roster.leader
+    packed = _pack(kept, extra) if leads else None
+    state = _unpack(_broadcast(packed, group), group.device)
+    if leads or group.roster.steps[group.rank] == group.roster.step:
+        return None
+    for name, item in kept.items():
+        item.load_state_dict(state["kept"][name])
+    found: Mapping[str, Any] = state["extra"]
+    return found
+
+
+def _pack(kept: Mapping[str, Any], extra: Mapping[str, Any]) -> torch.Tensor:
+    buffer = io.BytesIO()
+    torch.save({"kept": {name: item.state_dict() for name, item in kept.items()}, "extra": dict(extra)}, buffer)
+    return torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
+
+
+def _unpack(packed: torch.Tensor, device: Any) -> Any:
+    # It comes from a member of the same job; random states are not plain tensors.
+    return torch.load(io.BytesIO(packed.cpu().numpy().tobytes()), map_location=device, weights_only=False)
+
+
+def _broadcast(packed: torch.Tensor | None, group: Group) -> torch.Tensor:
+    leader, device = group.roster.leader, group.device
+    size = torch.tensor([0 if packed is None else packed.numel()], dtype=torch.int64, device=device)
+    dist.broadcast(size, src=leader)
+    whole = torch.empty(int(size.item()), dtype=torch.uint8, device=device) if packed is None else packed.to(device)
+    dist.broadcast(whole, src=leader)
+    return whole
+
+
+def shut_down(ports: frozenset[int] | set[int]) -> int:
+    """Shut down this process's connected sockets that have one of `ports` at either end. Returns how many."""
+    closed = 0
+    for found in _sockets():
+        with contextlib.suppress(OSError):  # not connected, or gone meanwhile
+            if {found.getsockname()[1], found.getpeername()[1]} & ports:
+                found.shutdown(socket.SHUT_RDWR)
+                closed += 1
+    return closed
+
+
+def _listening() -> Iterator[int]:
+    for found in _sockets():
+        with contextlib.suppress(OSError):
+            if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                yield found.getsockname()[1]
+
+
+def _sockets() -> Iterator[socket.socket]:
+    """This process's internet sockets, also those of libraries. Closed copies: the originals stay open."""
+    for name in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as found:
+                if found.family in (socket.AF_INET, socket.AF_INET6):
+                    yield found
+
+
+def _completed(value: Any) -> Any:
+    future: Any = torch.futures.Future()
+    future.set_result(value)
+    return future

@@ -1,0 +1,73 @@
+"""A worker's seat in the group: it holds the lifeline, meets the others, and hears when the group has to change.
+
+Stands between `run.py` (the training loop), the coordinator (who is in) and `regroup.py` (sockets, process groups).
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from dataclasses import asdict
+from typing import Any
+
+from tradewind.jobs import regroup
+from tradewind.jobs.membership import Arrival, Change, Roster
+
+logger = logging.getLogger(__name__)
+
+WATCH_TIMEOUT_S = 30.0
+
+
+class Dismissed(Exception):
+    """This worker is not part of the group any more: it was let go, or taken for lost. Its function ends here."""
+
+
+class Seat:
+    def __init__(self, coordinator: Any, member: str, host: str, device: Any) -> None:
+        import ray
+
+        self._coordinator, self._member, self._host, self._device = coordinator, member, host, device
+        self.group: regroup.Group | None = None
+        self.wanted = False  # a meeting at the next boundary
+        address = ray.get(coordinator.lifeline.remote())
+        self._lifeline = socket.create_connection(address, timeout=10)
+        self._lifeline.sendall(member.encode() + b"\n")
+
+    def meet(self, step: int, broken: bool) -> regroup.Group:
+        """Leave the present group, and stand in the next one. Raises what torch raises when that breaks, too."""
+        import ray
+
+        self.leave()
+        store = regroup.open_store(self._host)
+        epoch = self.group.roster.epoch if self.group else 0
+        arrival = Arrival(self._member, epoch, step, self._host, store.port, broken)
+        found = ray.get(self._coordinator.meet.remote(asdict(arrival)))
+        if found is None:
+            raise Dismissed
+        roster = Roster(**found)
+        self.wanted = False
+        self.group = group = regroup.Group(roster, roster.members.index(self._member), self._device)
+        threading.Thread(target=self._watch, args=(group,), name="seat-watch", daemon=True).start()
+        group.build(store)
+        return group
+
+    def leave(self) -> None:
+        if self.group is not None and self.group.world > 1:
+            self.group.abort()
+            self.group.close()
+
+    def _watch(self, group: regroup.Group) -> None:
+        import ray
+
+        seen: str | None = Change.NONE.value
+        while seen is not None and seen != Change.HARD.value:
+            try:
+                seen = ray.get(self._coordinator.watch_group.remote(group.roster.epoch, seen, WATCH_TIMEOUT_S))
+            except ray.exceptions.RayError as error:
+                logger.info("the group is not watched any more: %s", error)
+                return
+            if seen == Change.SOFT.value:
+                self.wanted = True
+        if seen == Change.HARD.value:
+            group.abort()
