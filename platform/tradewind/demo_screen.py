@@ -70,8 +70,8 @@ def _phase(event: Mapping[str, Any]) -> str | None:
         return None
     reason = f": {event['reason']}"
     words = {
-        "restarting": "job restarts from its last checkpoint",
-        "resizing": "job saves and changes its size",
+        "restarting": "job recovers",
+        "resizing": "job changes its size",
         "training": f"job trains with {event['workers']} workers",
     }
     return f"{words[event['phase']]}{reason}" if event["phase"] in words else None
