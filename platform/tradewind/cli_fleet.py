@@ -140,11 +140,9 @@ def nodes(options: Options, everything: bool, as_json: bool) -> None:
 @click.pass_obj
 def preempt(options: Options, target: str, notice_s: float | None, as_json: bool) -> None:
     """Play the cloud: take a node away (local cloud only). MARKET may be a glob: 'aws/*/spot'."""
-    from tradewind.units import format_duration
-
     with options.connect() as fleet:
         found = fleet.preempt(target, notice_s)
-    when = f"in {format_duration(notice_s)}" if notice_s else "at once"
+    when = f"in {notice_s:g}s" if notice_s else "at once"
     emit({"launch_ids": found}, as_json, lambda: f"Taken {when}: {', '.join(found) or 'none matches'}")
 
 
