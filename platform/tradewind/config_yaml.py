@@ -180,7 +180,9 @@ def _problems(document: Document, model: type[BaseModel], errors: Sequence[Error
 
 
 def _problem(document: Document, model: type[BaseModel], error: ErrorDetails) -> Problem:
-    place = tuple(part for part in error["loc"] if part != "[key]")
+    place = error["loc"]
+    if place[-1:] == ("[key]",) and error["type"] != "extra_forbidden":
+        place = place[:-1]  # how pydantic says that the key, not its value, is wrong; a file may have such a key, too
     message = _missing(model, place) if error["type"] == "missing" else _wrong(model, place, error)
     return Problem(document.where(place), _path(place), message)
 
