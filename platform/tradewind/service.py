@@ -25,6 +25,7 @@ from tradewind.autoscaler.loop import Loop
 from tradewind.autoscaler.providers.local import LocalCloud
 from tradewind.autoscaler.providers.local_fleets import clean_up
 from tradewind.autoscaler.providers.local_market import Action, MarketEvent, MarketScript
+from tradewind.autoscaler.providers.local_processes import write_atomically
 from tradewind.autoscaler.providers.raylets import LocalHead, default_base
 from tradewind.autoscaler.ray_state import RayState
 from tradewind.autoscaler.view import Limits, LoopSettings
@@ -229,6 +230,18 @@ def _start_over(controller: Controller, place: FleetHome) -> None:
     os.execv(sys.executable, sys.orig_argv)
 
 
+def remembered_config(place: FleetHome, path: Path | None) -> FleetConfig:
+    """The fleet file, kept beside the log, so that a start without one goes on with the last; else the defaults."""
+    kept = place.folder / "fleet.yaml"
+    if path is None:
+        return load_fleet(kept) if kept.exists() else FleetConfig(name=place.fleet)
+    config = load_fleet(path)
+    place.make()
+    if path.resolve() != kept.resolve():
+        write_atomically(kept, path.read_text())
+    return config
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tradewind.service", description=__doc__)
     parser.add_argument("--home", type=Path, required=True)
@@ -239,8 +252,8 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     signal.signal(signal.SIGTERM, _interrupt)  # while it starts; later `_until_ended` hears both
     try:
-        config = load_fleet(given.config) if given.config else FleetConfig(name=given.fleet)
-        run(FleetHome(given.home, given.fleet), config, ephemeral=given.ephemeral)
+        place = FleetHome(given.home, given.fleet)
+        run(place, remembered_config(place, given.config), ephemeral=given.ephemeral)
     except TradewindError as error:
         log.error("%s", error)
         return 1

@@ -15,7 +15,7 @@ from tradewind.events import JobStateChanged, JobSubmitted
 from tradewind.home import FleetHome
 from tradewind.journal import Journal
 from tradewind.model import Capacity, JobSpec
-from tradewind.service import _orphaned_jobs, local_root, offers_of, script_of, settings_of
+from tradewind.service import _orphaned_jobs, local_root, offers_of, remembered_config, script_of, settings_of
 from tradewind.states import JobState
 from tradewind.store import EventLog
 
@@ -135,3 +135,13 @@ def test_with_a_new_head_foreign_jobs_are_lost_and_ours_stay_to_be_resumed(tmp_p
         journal.record(*_orphaned_jobs(journal))
         states = {job.job_id: job.state for job in journal.fleet.jobs.values()}
     assert states == {"ours": JobState.QUEUED, "theirs": JobState.FAILED, "over": JobState.SUCCEEDED}
+
+
+def test_a_start_without_a_fleet_file_goes_on_with_the_last(tmp_path: Path) -> None:
+    place = FleetHome(tmp_path / "home", "f")
+    assert remembered_config(place, None).limits.max_nodes == FleetConfig(name="f").limits.max_nodes
+    given = tmp_path / "given.yaml"
+    given.write_text("name: f\nlimits: {max_nodes: 3}\n")
+    assert remembered_config(place, given).limits.max_nodes == 3
+    given.unlink()
+    assert remembered_config(place, None).limits.max_nodes == 3
