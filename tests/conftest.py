@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -21,6 +22,9 @@ from tradewind.autoscaler.providers.local import LocalCloud
 from tradewind.autoscaler.providers.local_fleets import clean_up
 from tradewind.autoscaler.providers.raylets import LocalHead, LocalNode, NodeShape, default_base, start_node
 from tradewind.model import LABEL_LAUNCH_ID, RAY_NAMESPACE, Capacity, Market, Offer
+
+# A shell that starts tests in the background has them ignore Ctrl-C, and all their children would, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # One CPU and one accelerator each: small enough for many on two cores.
 OFFERS = (
