@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_map_only
 
 from tradewind.errors import JobError
 from tradewind.jobs import layout as boxes
-from tradewind.jobs import named_state
+from tradewind.jobs import named_state, regroup
 from tradewind.jobs.layout import Box, Coordinate, Layout
 from tradewind.jobs.losses import PeerLost, is_communication
 from tradewind.jobs.pipeline import LossFn, Pipeline, blocks, split
@@ -68,9 +68,11 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
         device: torch.device,
         tp_plan: Mapping[str, Any] | None = None,
         chunks: int | None = None,
+        precision: str | None = None,
     ) -> None:
         super().__init__()
         self.layout, self.device, self.broken = layout, device, False
+        self._precision = precision
         self.parts: dict[str, Part] = {}  # of this worker's stage
         self.at, self.mesh_shape = Coordinate(), (1, 1, 1, 1)
         self._skeleton = [skeleton(module)]  # in lists: not to be found by Module's own bookkeeping
@@ -95,6 +97,9 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
         self._optimizers.append(optimizer)
         if self._mesh:
             named_state.rebind(optimizer, self._named, lambda _, value: value)
+
+    def has_adopted(self, item: Any) -> bool:
+        return any(each is item for each in self._optimizers)
 
     def attach(self, mesh: DeviceMesh) -> bool:
         """Be spread over this mesh from now on. Whether the state was carried over: if not (this worker has another
@@ -129,6 +134,15 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
         return carried
 
     @property
+    def is_pipeline(self) -> bool:
+        return self.layout.pp > 1
+
+    @property
+    def skeleton(self) -> Any:
+        """The full model without memory."""
+        return self._skeleton[0]
+
+    @property
     def parallel(self) -> Any:
         return self._parallel[0]
 
@@ -145,7 +159,9 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
             raise JobError("a model in a pipeline cannot be called like a function", hint)
         if not self.broken:
             try:
-                return self.parallel(*inputs, **named)
+                with regroup.autocast(self._precision, self.device):
+                    found = self.parallel(*inputs, **named)
+                return regroup.widen(found) if self._precision else found
             except RuntimeError as error:
                 self._fail(error)
         return self._stand_in(inputs, named)
@@ -173,7 +189,8 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
             self.backward(loss * scale, last)
             return loss.detach()
         try:
-            loss = self._pipeline.learn(x, y, loss_fn, scale, last)
+            with regroup.autocast(self._precision, self.device):
+                loss = self._pipeline.learn(x, y, loss_fn, scale, last)
         except RuntimeError as error:
             self._fail(error)
             raise
