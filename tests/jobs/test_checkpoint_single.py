@@ -1,4 +1,4 @@
-"""A checkpoint is whole, or it is not there."""
+"""A checkpoint in one file is whole, or it is not there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tradewind.jobs import checkpoint
+from tradewind.jobs import checkpoint_single as checkpoint
 
 torch = pytest.importorskip("torch")
 
