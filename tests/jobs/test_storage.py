@@ -135,3 +135,46 @@ def test_other_clouds_are_opened_without_being_asked(where: str, kind: str) -> N
 def test_unknown_places_are_refused_with_what_is_known() -> None:
     with pytest.raises(JobError, match="s3://, gs://, abfs://"):
         open_store("ftp://host/run")
+
+
+def numbers(step: int) -> dict[str, Any]:
+    import torch
+
+    torch.manual_seed(step)
+    return {f"x{number}": torch.randn(1000, number + 1) for number in range(4)} | {"note": {"step": step}}
+
+
+def test_checkpoints_in_a_bucket(bucket: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    torch = pytest.importorskip("torch")
+    from tradewind.jobs.checkpoint import Checkpoints
+    from tradewind.jobs.committer import Committer
+    from tradewind.jobs.dcp import restore
+    from tradewind.jobs.saver import Saver
+    from tradewind.jobs.shards import Layout
+
+    checkpoints = Checkpoints.at(f"{bucket}/{tmp_path.name}")
+    assert restore(checkpoints, dict) is None
+    assert [checkpoints.next_attempt(), checkpoints.next_attempt()] == [1, 2]
+    committer = Committer(checkpoints, keep=2)
+    savers = [Saver(checkpoints.store, committer.add) for _ in range(2)]
+    for step in (10, 20, 30):
+        for rank, saver in enumerate(savers):
+            saver.begin(numbers(step), step=step, attempt=2, layout=Layout(rank, 2))
+            saver.wait()
+    assert checkpoints.names() == ["step-00000020-attempt-002", "step-00000030-attempt-002"]
+
+    path = "step-00000030-attempt-002/rank-00001.bin"
+    content = checkpoints.store.read(path)
+    content[100] ^= 1
+    checkpoints.store.write(path, memoryview(content))
+    meta, state = restore(
+        checkpoints,
+        lambda contents: {
+            key: None if like is None else torch.zeros_like(like, device="cpu") for key, like in contents.items()
+        },
+    ) or pytest.fail("nothing found")
+    assert (meta.step, meta.world, state["note"]) == (20, 2, {"step": 20})
+    assert all(torch.equal(state[f"x{number}"], numbers(20)[f"x{number}"]) for number in range(4))
+    assert "step-00000030-attempt-002 is damaged: rank-00001.bin" in caplog.text
+    for saver in savers:
+        saver.close()
