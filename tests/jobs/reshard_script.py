@@ -185,7 +185,7 @@ def fall_back(rank: int, world: int, folder: Path) -> None:
     saver.close()
     dist.barrier()
     if rank == world - 1:
-        path = folder / "fall-back" / "step-00000002-attempt-001" / f"rank-{rank:05d}.bin"
+        path = next((folder / "fall-back" / "step-00000002-attempt-001").glob(f"rank-{rank:05d}-*.bin"))
         path.write_bytes(b"\1" + path.read_bytes()[1:])
     dist.barrier()
     load(checkpoints, *rows(rank, world))  # checks the values of the first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from tradewind.errors import JobError
-from tradewind.jobs.checkpoint import INDEX_FILE, META_FILE, CheckpointDamaged, Checkpoints, Part
+from tradewind.jobs.checkpoint import META_FILE, CheckpointDamaged, Checkpoints, Part
 from tradewind.jobs.committer import Committer, Outcome
 from tradewind.jobs.shards import Layout
 from tradewind.jobs.storage import LocalStore
@@ -22,7 +23,14 @@ torch = pytest.importorskip("torch")
 from tradewind.jobs.dcp import Reader, restore  # noqa: E402  (need torch)
 from tradewind.jobs.saver import Saver  # noqa: E402
 
-ONE = "rank-00000.bin"
+
+def data_of(folder: Path) -> Path:
+    """The data file of rank 0."""
+    return next(folder.glob("rank-00000-*.bin"))
+
+
+def index_of(folder: Path) -> Path:
+    return next(folder.glob("index-*.json"))
 
 
 def state_at(step: int) -> dict[str, Any]:
@@ -116,10 +124,11 @@ def flip(path: Path) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "data cut off": (lambda folder: (folder / ONE).write_bytes((folder / ONE).read_bytes()[:-7]), f"{ONE} has"),
-    "data flipped": (lambda folder: flip(folder / ONE), f"{ONE}, '.*', block 0 has another checksum"),
-    "data gone": (lambda folder: (folder / ONE).unlink(), f"{ONE} is missing"),
-    "index flipped": (lambda folder: flip(folder / INDEX_FILE), f"{INDEX_FILE} has another checksum"),
+    "data cut off": (lambda folder: os.truncate(data_of(folder), 4000), "rank-00000-.*.bin has 4000 bytes of"),
+    "data flipped": (lambda folder: flip(data_of(folder)), "rank-00000-.*, '.*', block 0 has another checksum"),
+    "data gone": (lambda folder: data_of(folder).unlink(), "rank-00000-.* is missing"),
+    "index flipped": (lambda folder: flip(index_of(folder)), "index-.*.json has another checksum"),
+    "index gone": (lambda folder: index_of(folder).unlink(), "index-.*.json is missing"),
     "meta flipped": (lambda folder: flip(folder / META_FILE), META_FILE),
     "meta cut off": (lambda folder: (folder / META_FILE).write_bytes(b'{"meta": {"st'), META_FILE),
     "meta gone": (lambda folder: (folder / META_FILE).unlink(), "was never finished"),
@@ -155,8 +164,8 @@ def test_all_ranks_take_the_one_before_when_one_finds_damage(checkpoints: Checkp
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew_in_silence(checkpoints: Checkpoints) -> None:
-    flip(save(checkpoints, 20) / ONE)
-    flip(save(checkpoints, 40) / ONE)
+    flip(data_of(save(checkpoints, 20)))
+    flip(data_of(save(checkpoints, 40)))
     with pytest.raises(JobError, match=r"none of 2 checkpoints .* is whole"):
         restore(checkpoints, empty)
 
@@ -182,14 +191,14 @@ def test_nothing_is_committed_that_would_not_be_whole(checkpoints: Checkpoints) 
     with pytest.raises(JobError, match="hold different values"):
         checkpoints.commit([one, replace(other, entries=(*other.entries, changed))])
     (Path(checkpoints.store.where) / other.name / other.file).unlink()
-    with pytest.raises(CheckpointDamaged, match=f"{other.file} is missing"):
+    with pytest.raises(JobError, match=f"{other.file} is missing .all machines must see the same folder"):
         checkpoints.commit([one, other])
     assert checkpoints.newest() is None
 
 
 def test_meta_is_readable_by_people(checkpoints: Checkpoints) -> None:
     meta = json.loads((save(checkpoints, 20) / META_FILE).read_text())["meta"]
-    assert (meta["step"], list(meta["files"])) == (20, [ONE, INDEX_FILE])
+    assert (meta["step"], meta["order"], len(meta["files"])) == (20, {"seed": 7}, 2)
 
 
 def test_a_lost_rank_blocks_nothing(checkpoints: Checkpoints, caplog: pytest.LogCaptureFixture) -> None:
@@ -205,29 +214,76 @@ def test_a_lost_rank_blocks_nothing(checkpoints: Checkpoints, caplog: pytest.Log
     assert checkpoints.names() == ["step-00000030-attempt-002"]
 
 
+def test_a_step_that_is_saved_again_does_not_harm_what_is_there(checkpoints: Checkpoints) -> None:
+    committer = Committer(checkpoints)
+    first = committer.add(*write(checkpoints, 20))
+    assert first is not None
+    assert committer.add(*write(checkpoints, 20)) is None  # it is there already
+    assert checkpoints.verify("step-00000020-attempt-001") == first.meta
+    (failed,) = write(checkpoints, 20)
+    again = Committer(checkpoints).add(replace(failed, error="no luck"))  # the committer was started again
+    assert again is not None
+    assert again.meta is None
+    assert checkpoints.verify("step-00000020-attempt-001") == first.meta
+    assert len(checkpoints.store.listing("step-00000020-attempt-001")) == 3
+    second = checkpoints.commit(write(checkpoints, 20))  # takes its place at once
+    assert checkpoints.verify("step-00000020-attempt-001") == second
+    assert same((restore(checkpoints, empty) or pytest.fail("nothing found"))[1], state_at(20))
+
+
+def test_a_step_that_failed_can_be_saved_again(checkpoints: Checkpoints) -> None:
+    committer = Committer(checkpoints)
+    (part,) = write(checkpoints, 20)
+    failed = committer.add(replace(part, error="no luck"))
+    assert failed is not None
+    assert (failed.meta, failed.why) == (None, "rank 0: no luck")
+    assert checkpoints.names() == []
+    outcome = committer.add(*write(checkpoints, 20))
+    assert outcome is not None
+    assert outcome.meta is not None
+
+
 # --- bad days
 
 
-def test_a_full_disk_costs_one_checkpoint(checkpoints: Checkpoints, caplog: pytest.LogCaptureFixture) -> None:
+class FullStore(LocalStore):
+    """The disk is full when certain files are written: the kernel says so itself."""
+
+    full: str = "nothing"
+
+    def write(self, path: str, content: memoryview) -> None:
+        self._fill_up(path, path)
+        super().write(path, content)
+
+    def put(self, path: str, content: bytes) -> None:
+        folder, _, file = path.rpartition("/")
+        self._fill_up(path, f"{folder}/.{file}.tmp")
+        super().put(path, content)
+
+    def _fill_up(self, path: str, target: str) -> None:
+        if self.full in path:
+            (self.root / target).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / target).symlink_to("/dev/full")
+
+
+def test_a_full_disk_costs_one_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     outcomes: list[Outcome | None] = []
+    store, root = FullStore(tmp_path), tmp_path
+    checkpoints = Checkpoints(store)
     committer = Committer(checkpoints)
-    saver = Saver(checkpoints.store, lambda part: outcomes.append(committer.add(part)))
-    root = Path(checkpoints.store.where)
-    for step in (20, 40, 60, 80):
-        folder = root / f"step-{step:08d}-attempt-001"
-        folder.mkdir(parents=True)
-        if step == 40:
-            (folder / ONE).symlink_to("/dev/full")  # the disk is full while data is written,
-        if step == 60:
-            (folder / f".{INDEX_FILE}.tmp").symlink_to("/dev/full")  # or at the very end
+    saver = Saver(store, lambda part: outcomes.append(committer.add(part)))
+    for step, full in ((20, "nothing"), (40, "rank-"), (60, "index-"), (70, "meta"), (80, "nothing")):
+        store.full = full
         saver.begin(state_at(step), step=step, attempt=1, layout=Layout())
         saver.wait()
     saver.close()
-    assert [outcome and outcome.meta and outcome.meta.step for outcome in outcomes] == [20, None, None, 80]
+    assert [outcome and outcome.meta and outcome.meta.step for outcome in outcomes] == [20, None, None, None, 80]
     assert checkpoints.names() == ["step-00000020-attempt-001", "step-00000080-attempt-001"]
     assert f"{root} is full (No space left on device): make room, or keep fewer checkpoints" in caplog.text
     assert "training goes on" in caplog.text
     checkpoints.verify("step-00000080-attempt-001")
+    store.full = "attempt"
+    assert checkpoints.next_attempt(above=4) == 5  # a change of the group needs no disk
 
 
 class SlowStore(LocalStore):
@@ -310,8 +366,8 @@ def test_only_the_newest_are_kept_and_debris_is_removed(checkpoints: Checkpoints
 
 def test_the_newest_whole_one_is_kept_when_later_ones_are_damaged(checkpoints: Checkpoints) -> None:
     save(checkpoints, 10)
-    (save(checkpoints, 20) / ONE).unlink()
-    flip(save(checkpoints, 30) / ONE)  # only seen by who loads it
+    data_of(save(checkpoints, 20)).unlink()
+    flip(data_of(save(checkpoints, 30)))  # only seen by who loads it
     restore(checkpoints, empty)
     checkpoints.prune(1, idle=True)
     assert checkpoints.names() == ["step-00000010-attempt-001"]
