@@ -2,7 +2,7 @@
 
     all ranks: Saver -> Part ──> Committer (one process): Checkpoints.commit -> prune      restore: whole -> dcp.Reader
 
-One folder each, `step-00000120-attempt-003`: a data file of raw bytes from every rank, `index.json` (what lies where,
+One folder each, `step-00000120-attempt-003`: a data file of raw bytes from every rank, an index (what lies where,
 with a checksum for every block), and, written last, `meta.json` (step, data order, files and their sizes, checksum of
 the index). The chain of checksums begins there; a folder without a valid one is torn, and counts for nothing.
 """
@@ -15,7 +15,7 @@ import logging
 import re
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ from tradewind.jobs.storage import Store, open_store
 logger = logging.getLogger(__name__)
 
 NAME = re.compile(r"step-(\d+)-attempt-(\d+)")
-META_FILE, INDEX_FILE, ATTEMPT_FILE, DAMAGED_FILE = "meta.json", "index.json", "last-attempt", "damaged.json"
+META_FILE, ATTEMPT_FILE, DAMAGED_FILE = "meta.json", "last-attempt", "damaged.json"
 FORMAT = 2
 BLOCK_BYTES = 4 << 20  # each has a checksum: who loads a slice of a tensor reads and checks only the blocks it needs
 
@@ -45,6 +45,7 @@ class Part:
     attempt: int
     rank: int
     world: int
+    file: str  # a name of its own each time: what is committed is never written over
     held: tuple[str, ...] = ()  # all keys of its state, whoever writes them
     entries: tuple[Entry, ...] = ()
     file_bytes: int = 0
@@ -56,10 +57,6 @@ class Part:
     def name(self) -> str:
         return name_of(self.step, self.attempt)
 
-    @property
-    def file(self) -> str:
-        return f"rank-{self.rank:05d}.bin"
-
 
 @dataclass(frozen=True, slots=True)
 class Meta:
@@ -69,6 +66,7 @@ class Meta:
     attempt: int
     world: int
     files: Mapping[str, int]  # sizes
+    index: str  # the file that says what lies where, and its checksum
     index_crc32: int
     layout: Mapping[str, Any] = field(default_factory=dict)  # of the run that wrote it, for people
     order: Mapping[str, int] | None = None  # the order of the data; a run with another order does not continue it
@@ -106,14 +104,25 @@ class Checkpoints:
             raise JobError(f"{first.name}: these are not the parts of {first.world} ranks", hint)
         entries = merge((part.entries for part in parts), (key for part in parts for key in part.held))
         index = json.dumps([_to_json(entry) for entry in entries]).encode()
-        files = {part.file: part.file_bytes for part in parts if part.file_bytes} | {INDEX_FILE: len(index)}
-        self.store.put(f"{first.name}/{INDEX_FILE}", index)
-        meta = Meta(
-            first.step, first.attempt, first.world, files, zlib.crc32(index), layout or {}, order, round(time.time(), 3)
-        )
-        self._check_sizes(meta)
+        crc32 = zlib.crc32(index)
+        file = f"index-{crc32:08x}.json"
+        self.store.put(f"{first.name}/{file}", index)
+        files = {part.file: part.file_bytes for part in parts if part.file_bytes} | {file: len(index)}
+        at_s = round(time.time(), 3)
+        meta = Meta(first.step, first.attempt, first.world, files, file, crc32, layout or {}, order, at_s)
+        if wrong := self._wrong_size(meta):
+            hint = "all machines must see the same folder: use shared storage or a bucket"
+            raise JobError(f"{meta.name}: {wrong}", hint)
         self.store.put(f"{meta.name}/{META_FILE}", _signed(meta))
         return meta
+
+    def withdraw(self, name: str, files: Iterable[str]) -> None:
+        """Remove parts that will not be committed; all of the folder, unless an earlier commit stands there."""
+        if META_FILE not in self.store.listing(name):
+            self.store.remove(name)
+            return
+        for file in files:
+            self.store.remove(f"{name}/{file}")
 
     def discard(self, name: str) -> None:
         """Remove a checkpoint, its commit first: what is left of it if this is killed half-way counts for nothing."""
@@ -147,7 +156,10 @@ class Checkpoints:
         except FileNotFoundError:
             last = 0
         last = max(last, above) + 1
-        self.store.put(ATTEMPT_FILE, str(last).encode())
+        try:
+            self.store.put(ATTEMPT_FILE, str(last).encode())
+        except OSError as error:  # a full disk ends no training
+            logger.warning("attempt %d cannot be recorded in %s: %s", last, self.store.where, error)
         return last
 
     # --- reading
@@ -173,14 +185,15 @@ class Checkpoints:
         """Whether it is committed and all its files have their sizes. Checksums of the data are compared when it is
         loaded, or by `verify`. Raises CheckpointDamaged."""
         meta = _read_meta(name, self._read(name, META_FILE))
-        self._check_sizes(meta)
+        if wrong := self._wrong_size(meta):
+            raise CheckpointDamaged(f"checkpoint {name} is damaged: {wrong}")
         return meta
 
     def entries(self, meta: Meta) -> list[Entry]:
         """The index. Raises CheckpointDamaged."""
-        content = self._read(meta.name, INDEX_FILE)
+        content = self._read(meta.name, meta.index)
         if zlib.crc32(content) != meta.index_crc32:
-            raise CheckpointDamaged(f"checkpoint {meta.name}: {INDEX_FILE} has another checksum")
+            raise CheckpointDamaged(f"checkpoint {meta.name} is damaged: {meta.index} has another checksum")
         return [_from_json(fields) for fields in json.loads(content)]
 
     def verify(self, name: str) -> Meta:
@@ -197,12 +210,12 @@ class Checkpoints:
         with reading(name, file):
             return self.store.read(f"{name}/{file}", start, num_bytes)
 
-    def _check_sizes(self, meta: Meta) -> None:
+    def _wrong_size(self, meta: Meta) -> str:
         found = self.store.listing(meta.name)
         for file, size in meta.files.items():
             if found.get(file) != size:
-                state = f"has {found[file]} bytes of {size}" if file in found else "is missing"
-                raise CheckpointDamaged(f"checkpoint {meta.name} is damaged: {file} {state}")
+                return f"{file} has {found[file]} bytes of {size}" if file in found else f"{file} is missing"
+        return ""
 
     def _try_discard(self, name: str) -> None:
         try:

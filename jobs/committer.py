@@ -9,12 +9,12 @@ up when a later one begins to arrive, or at `give_up`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tradewind.errors import JobError
-from tradewind.jobs.checkpoint import Checkpoints, Meta, Part, name_of
+from tradewind.jobs.checkpoint import Checkpoints, Meta, Part
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Committer:
         self._checkpoints, self._keep = checkpoints, keep
         self._parts: dict[int, Part] = {}
         self._at = (0, 0)  # attempt and step of the checkpoint whose parts are arriving
-        self._settled = (0, 0)  # the last one that was committed or given up
+        self._closed = (0, 0)  # the last one that was committed or given up
 
     @property
     def pending(self) -> bool:
@@ -48,8 +48,8 @@ class Committer:
     ) -> Outcome | None:
         """Take a part in. With the last one, the outcome; before, None."""
         at = (part.attempt, part.step)
-        if at <= self._settled or at < self._at:
-            self._discard(part.name)  # a late part of one that was given up
+        if at <= self._closed or at < self._at:
+            self._withdraw([part])  # of one that was given up, or is there already
             return None
         if at > self._at:
             self.give_up()
@@ -58,16 +58,15 @@ class Committer:
         if len(self._parts) < part.world:
             return None
         parts = [self._parts[rank] for rank in sorted(self._parts)]
-        self._parts, self._settled = {}, at
+        self._parts = {}
         return self._settle(parts, layout, order)
 
     def give_up(self) -> None:
         """The missing parts will not come: remove what is there."""
         if self._parts:
-            self._parts, self._settled = {}, self._at
-            name = name_of(self._at[1], self._at[0])
-            logger.warning("checkpoint %s is given up: not all ranks have written their part", name)
-            self._discard(name)
+            parts, self._parts, self._closed = list(self._parts.values()), {}, self._at
+            logger.warning("checkpoint %s is given up: not all ranks have written their part", parts[0].name)
+            self._withdraw(parts)
 
     def _settle(self, parts: list[Part], layout: Mapping[str, Any] | None, order: Mapping[str, int] | None) -> Outcome:
         step, attempt = parts[0].step, parts[0].attempt
@@ -82,8 +81,9 @@ class Committer:
                 why = str(error)
         if meta is None:
             logger.warning("checkpoint %s is not there: %s; the one before it stays", parts[0].name, why)
-            self._discard(parts[0].name)
+            self._withdraw(parts)
         else:
+            self._closed = self._at
             self._prune()
         return Outcome(step, attempt, meta, why, stall_s, write_s)
 
@@ -93,8 +93,8 @@ class Committer:
         except OSError as error:
             logger.warning("old checkpoints cannot be removed now: %s", error)
 
-    def _discard(self, name: str) -> None:
+    def _withdraw(self, parts: Sequence[Part]) -> None:
         try:
-            self._checkpoints.discard(name)
+            self._checkpoints.withdraw(parts[0].name, [part.file for part in parts])
         except OSError as error:
-            logger.warning("what is left of checkpoint %s cannot be removed now: %s", name, error)
+            logger.warning("what is left of checkpoint %s cannot be removed now: %s", parts[0].name, error)

@@ -13,6 +13,7 @@ import errno
 import io
 import logging
 import mmap
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -105,7 +106,8 @@ class Saver:
             logger.warning("no checkpoint at step %d: the one before is still being written (slow storage)", step)
             return False
         began_s = time.perf_counter()
-        part = Part(step, attempt, layout.rank, layout.world, tuple(state))
+        file = f"rank-{layout.rank:05d}-{secrets.token_hex(4)}.bin"
+        part = Part(step, attempt, layout.rank, layout.world, file, tuple(state))
         try:
             staged = self._stage(mine(items(state, layout), layout.rank))
         except (MemoryError, OSError) as error:

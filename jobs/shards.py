@@ -145,7 +145,9 @@ def merge(parts: Iterable[Sequence[Entry]], held: Iterable[str]) -> list[Entry]:
     missing = [key for key in sorted(set(held)) if not _is_whole(pieces[key])]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise JobError(f"{missing[0]}{more} would not be whole", "all ranks must save at the same step")
+        raise JobError(
+            f"{missing[0]}{more} would not be whole", "every replica must hold the same keys, and save at the same step"
+        )
     return sorted(found.values(), key=lambda entry: (entry.key, entry.offsets))
 
 

@@ -148,8 +148,8 @@ class ObjectStore:
 
     def read(self, path: str, start: int = 0, num_bytes: int | None = None) -> bytearray:
         with self._fs.open_input_file(self._path(path)) as file:
-            left = file.size() - start
-            file.seek(start)
+            left = max(0, file.size() - start)
+            file.seek(file.size() - left)
             return _read_up_to(file, left if num_bytes is None else min(left, num_bytes))
 
     def listing(self, path: str = "") -> Mapping[str, int | None]:
