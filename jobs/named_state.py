@@ -106,7 +106,7 @@ def name_groups(optimizer: Any, names: Mapping[int, str]) -> None:
 def rebind(
     optimizer: Any, named: Mapping[str, torch.Tensor], carry: Callable[[str, torch.Tensor], torch.Tensor | None]
 ) -> None:
-    """Point an optimizer to new parameters. `carry` turns what has a parameter's shape into the new one (None: lost)."""
+    """Point an optimizer to new ones. `carry` turns what has a parameter's shape into the new one (None: lost)."""
     old = {
         name: optimizer.state.get(parameter, {})
         for group in optimizer.param_groups

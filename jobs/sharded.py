@@ -96,6 +96,9 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
         if self._mesh:
             named_state.rebind(optimizer, self._named, lambda _, value: value)
 
+    def has_adopted(self, item: Any) -> bool:
+        return any(each is item for each in self._optimizers)
+
     def attach(self, mesh: DeviceMesh) -> bool:
         """Be spread over this mesh from now on. Whether the state was carried over: if not (this worker has another
         part of the model now), parameters are undefined until `named_state.put` or `refill` gives them."""
