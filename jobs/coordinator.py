@@ -215,6 +215,9 @@ class Coordinator:
             self._turn(Phase.RESIZING, "workers come or go")
         return await self._meeting.meet(Arrival(**arrival))
 
+    async def resolve(self, member: str, step: int) -> tuple[float, ...] | None:
+        return await self._meeting.resolve(member, step)
+
     async def watch_group(self, epoch: int, seen: str, timeout_s: float) -> str | None:
         found = await self._meeting.watch(epoch, Change(seen), timeout_s)
         return found.value if found else None
