@@ -5,6 +5,7 @@ parallel_script.py RANK WORLD PORT FOLDER    meets the others at the store of th
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -20,10 +21,12 @@ from torch import nn
 from tradewind.jobs import named_state
 from tradewind.jobs.examples import cnn, gpt, rnn
 from tradewind.jobs.layout import Layout
+from tradewind.jobs.mesh import make_mesh
 from tradewind.jobs.refill import Move, refill
-from tradewind.jobs.sharded import ShardedModel, make_mesh
+from tradewind.jobs.sharded import ShardedModel
 
 CPU = torch.device("cpu")
+EPOCHS = itertools.count()
 BATCH, STEPS, CLIP = 12, 4, 0.5
 LAYOUTS = ("fsdp=2", "tp=2", "pp=2", "fsdp=all", "fsdp=2,tp=2", "pp=2,fsdp=2", "pp=2,tp=2")
 
@@ -73,9 +76,9 @@ class Worker:
         self.kept = {"0:Net": self.model, "1:AdamW": self.optimizer, "2:StepLR": self.scheduler}
 
     def attach(self) -> bool:
-        return self.model.attach(make_mesh(self.layout, CPU))
+        return self.model.attach(make_mesh(self.layout, CPU, next(EPOCHS)))
 
-    def step(self, step: int, accumulate: int = 1) -> list[float]:
+    def step(self, step: int, accumulate: int = 1, bf16: bool = False) -> list[float]:
         world, rank = dist.get_world_size(), dist.get_rank()
         data_world, data_rank = self.layout.data_world(world), self.layout.data_rank(rank, world)
         parts = data_world * accumulate
@@ -83,7 +86,9 @@ class Worker:
         for index in range(accumulate):
             x, y = self.case.batch(step, parts, data_rank * accumulate + index)
             last = index == accumulate - 1
-            total += self.model.learn(x, y, self.case.loss_fn, 1 / parts, last).double() / parts
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+                loss = self.model.learn(x, y, self.case.loss_fn, 1 / parts, last)
+            total += loss.double() / parts
             norm = self.model.clip(CLIP)
             if not last:
                 assert all(parameter.grad is None for parameter in self.model.parameters())
@@ -156,7 +161,7 @@ def optimizers() -> Any:
                 model.adopt(optimizer)
             for _ in range(3):
                 if spread:
-                    model.attach(make_mesh(model.layout, CPU))
+                    model.attach(make_mesh(model.layout, CPU, next(EPOCHS)))
                     model.learn(x, x[:, :1], nn.functional.mse_loss, 0.5)
                 else:
                     nn.functional.mse_loss(model(x), x[:, :1]).backward()
@@ -173,8 +178,7 @@ def optimizers() -> Any:
 def mixed_precision(layout: str) -> Any:
     worker = Worker("gpt", layout, torch.float32)
     worker.attach()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        told = [worker.step(step % 2)[0] for step in range(16)]
+    told = [worker.step(0, bf16=True)[0] for _ in range(12)]
     kinds = {str(parameter.dtype) for parameter in worker.model.parameters()}
     return [told[0], told[-1], sorted(kinds)]
 
