@@ -18,11 +18,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import parallelize_module
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tradewind.errors import JobError
 from tradewind.jobs import layout as boxes
@@ -151,7 +152,7 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
             raise JobError("a model in a pipeline cannot be called like a function", hint)
         if not self.broken:
             try:
-                return self.parallel(*inputs, **named)
+                return _arrived(self.parallel(*inputs, **named))
             except RuntimeError as error:
                 self._fail(error)
         return self._stand_in(inputs, named)
@@ -369,6 +370,14 @@ def _tp_dim(parameter: Any) -> int | None:
         return None
     (placement,) = parameter.placements
     return placement.dim if isinstance(placement, Shard) else None
+
+
+def _arrived(out: Any) -> Any:
+    """Tensor parallelism leaves its last sum under way. If it fails, then here and not in the user's code."""
+    for each in tree_leaves(out):
+        if isinstance(each, AsyncCollectiveTensor):
+            each.trigger_wait()
+    return out
 
 
 def _leaf(parameter: Any) -> Any:
