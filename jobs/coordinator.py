@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tradewind.events import CheckpointCommitted, PhaseChanged, StepCommitted, encode
+from tradewind.jobs.commits import Commits
 from tradewind.jobs.meeting import Meeting
 from tradewind.jobs.membership import Arrival, Change, Roster
 from tradewind.model import COORDINATOR_PREFIX, RAY_NAMESPACE, Phase, Target, Wish
@@ -71,6 +72,7 @@ class Progress:
     loss: float | None = None
     checkpoint_step: int | None = None
     steps_per_s: float | None = None
+    saves: str = ""  # how often, and why
 
 
 @dataclass(slots=True)
@@ -81,6 +83,29 @@ class Handover:
     attempt: int = 0
     reason: str = ""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """For how long no step was taken. Steps differ: what has been normal so far is no sign of trouble."""
+
+    last_s: float
+    longest_s: float = 0.0  # between two reports of steps
+    steps: int = 0
+
+    FIRST_FACTOR, FACTOR = 5.0, 4.0  # the first step compiles, and loads what was not needed before
+
+    def step(self, now_s: float) -> Stall:
+        longest_s = max(self.longest_s, now_s - self.last_s) if self.steps else 0.0
+        return Stall(now_s, longest_s, self.steps + 1)
+
+    def pause(self, now_s: float) -> Stall:
+        """Something else than steps is going on."""
+        return Stall(now_s, self.longest_s, 0)
+
+    def is_over(self, now_s: float, timeout_s: float) -> bool:
+        patience_s = max(timeout_s, self.FACTOR * self.longest_s) if self.steps else self.FIRST_FACTOR * timeout_s
+        return now_s - self.last_s > patience_s
 
 
 class Coordinator:
@@ -95,6 +120,8 @@ class Coordinator:
         self._progress = Progress()
         self._handover = Handover()
         self._meeting = Meeting(self._formed, self._lost)
+        self._commits: Commits | None = None
+        self._stall = Stall(time.monotonic())
 
     # --- the platform's agent
 
@@ -114,17 +141,52 @@ class Coordinator:
     async def declare(self, wish: dict[str, Any] | None) -> None:
         self._wish = Wish(**wish) if wish else None
 
-    async def begin_attempt(self, attempt: int, workers: int, least: int = 1) -> None:
+    async def begin_attempt(
+        self, attempt: int, workers: int, least: int = 1, replica: int = 1, whole: bool = False
+    ) -> None:
         self._progress.attempt, self._progress.workers, self._progress.steps_per_s = attempt, workers, None
         self._handover.attempt = 0
-        self._meeting.begin(attempt, least)
+        self._meeting.begin(attempt, least, replica, whole)
 
     def _formed(self, roster: Roster) -> None:
         """A group stands: its epoch is the number of the attempt."""
         self._progress.attempt, self._progress.workers = roster.epoch, len(roster.members)
+        if self._commits and not roster.first:
+            self._commits.count_attempt(roster.epoch)
 
-    def _lost(self, count: int) -> None:
+    def _lost(self, ranks: list[int]) -> None:
+        count = len(ranks)
+        if self._commits:
+            self._commits.lose(self._meeting.now.epoch, ranks)
         self._turn(Phase.RESTARTING, f"{count} worker{'s' * (count != 1)} lost", self._progress.workers - count)
+
+    # --- checkpoints: every rank brings its part, here they become a whole
+
+    async def keep_checkpoints(self, where: str, keep: int, layout: str) -> None:
+        self._commits = Commits(where, keep, layout)
+
+    # --- workers that hang
+
+    async def watch_for_hangs(self, timeout_s: float) -> None:
+        """Call the roll when no step is taken for too long: who does not answer is taken for lost. Runs for ever."""
+        while True:
+            await asyncio.sleep(timeout_s / 10)
+            if self._progress.phase is not Phase.TRAINING:
+                self._stall = self._stall.pause(time.monotonic())
+            elif self._stall.is_over(time.monotonic(), timeout_s):
+                self._stall = self._stall.pause(time.monotonic())
+                self._meeting.call_the_roll(timeout_s / 4)
+
+    async def saved(self, part: Any, order: dict[str, Any] | None) -> dict[str, Any]:
+        """A rank's part is durable, or failed. Waits until it is known what became of the whole."""
+        assert self._commits is not None
+        outcome = await self._commits.add(part, order)
+        if outcome.get("is_news"):
+            self._checkpointed(outcome)
+        return outcome
+
+    async def interval(self, words: str) -> None:
+        self._progress.saves = words
 
     # --- membership: the control loop tells of processes, members meet
 
@@ -144,7 +206,8 @@ class Coordinator:
     async def members(self) -> dict[str, Any]:
         """Who stands in the group, by rank, and who is out for ever."""
         now = self._meeting.now
-        return {"epoch": now.epoch, "members": now.roster.members if now.roster else (), "gone": now.gone}
+        members = now.roster.members if now.roster else ()
+        return {"epoch": now.epoch, "members": members, "gone": now.gone, "lost": self._meeting.lost}
 
     async def meet(self, arrival: dict[str, Any]) -> dict[str, Any] | None:
         """A member waits for the next roster; None says that it is not part of the group any more."""
@@ -235,6 +298,7 @@ class Coordinator:
         """Steps were taken. What a group that is being ended still tells is kept under its own attempt."""
         now = self._progress
         if attempt == now.attempt:
+            self._stall = self._stall.step(time.monotonic())
             now.step, now.loss = last_step, loss
             now.steps_per_s = (last_step - first_step + 1) / max(at_s - began_s, 1e-6)
         self._outbox.put(
@@ -253,17 +317,17 @@ class Coordinator:
             )
         )
 
-    async def checkpointed(self, attempt: int, step: int, path: str, duration_s: float) -> None:
-        self._progress.checkpoint_step = step
+    def _checkpointed(self, outcome: dict[str, Any]) -> None:
+        self._progress.checkpoint_step = outcome["step"]
         self._outbox.put(
             CheckpointCommitted(
                 at_s=self._clock(),
                 job_id=self._job_id,
-                attempt=attempt,
+                attempt=outcome["attempt"],
                 sequence=0,
-                step=step,
-                path=path,
-                duration_s=duration_s,
+                step=outcome["step"],
+                path=outcome["path"],
+                duration_s=outcome["stall_s"] + outcome["write_s"],
             )
         )
 

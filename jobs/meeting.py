@@ -23,16 +23,17 @@ PATIENCE_S = 60.0  # for members that neither come nor die, once another waits
 class Meeting:
     """Lives on the coordinator's event loop, which needs no locks."""
 
-    def __init__(self, formed: Callable[[membership.Roster], None], lost: Callable[[int], None]) -> None:
+    def __init__(self, formed: Callable[[membership.Roster], None], lost: Callable[[list[int]], None]) -> None:
         self.now = membership.begin(1, 1)
         self._formed, self._lost = formed, lost
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._over = False
+        self.lost: frozenset[str] = frozenset()  # for ever; who was released is not
 
-    def begin(self, epoch: int, least: int) -> None:
+    def begin(self, epoch: int, least: int, replica: int = 1, whole: bool = False) -> None:
         """New processes; whoever is left of the old ones is not let in."""
-        self.now, self._over = membership.begin(epoch, least), False
+        self.now, self._over = membership.begin(epoch, least, replica, whole), False
         self._wake()
 
     def enroll(self, members: Iterable[str]) -> None:
@@ -44,9 +45,21 @@ class Meeting:
     def lose(self, members: Iterable[str]) -> None:
         lost = frozenset(members) & self.now.enrolled
         if lost and not self._over:
+            self.lost |= lost
             if self.now.roster and (standing := lost.intersection(self.now.roster.members)):
-                self._lost(len(standing))
+                self._lost([self.now.roster.members.index(member) for member in standing])
             self._set(membership.lose(self.now, lost))
+
+    def call_the_roll(self, patience_s: float) -> None:
+        """No step is taken: everybody shall leave the collective and come. Who does not within `patience_s` is lost."""
+        if self.now.roster is not None and not self._over:
+            self._set(membership.call(self.now))
+            called = self.now.epoch
+            asyncio.get_running_loop().call_later(patience_s, self._end_the_roll, called)
+
+    def _end_the_roll(self, epoch: int) -> None:
+        if self.now.epoch == epoch and self.now.arrived:
+            self._give_up_on_the_missing()
 
     def close(self) -> None:
         """The last step is saved: who ends now is not lost."""
@@ -54,13 +67,12 @@ class Meeting:
 
     async def meet(self, arrival: Arrival) -> dict[str, Any] | None:
         """Wait for the next roster. None: this member is not part of it, and never will be."""
-        before = self.now.epoch
         try:
             self._set(membership.arrive(self.now, arrival))
         except Fenced:
             return None
         end = time.monotonic() + PATIENCE_S
-        while self.now.epoch == before and arrival.member in self.now.enrolled:
+        while arrival.member in self.now.arrived:  # until it stands in a roster, or is out
             await self._next_change(end - time.monotonic())
             if time.monotonic() >= end:
                 end += PATIENCE_S

@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -34,8 +33,10 @@ from ray.train.v2._internal.execution.scaling_policy import NoopDecision, Resize
 from ray.train.v2._internal.util import ObjectRefWrapper
 from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 
-from tradewind.jobs import checkpoint, losses, sizing, spares
+from tradewind.jobs import losses, sizing, spares
+from tradewind.jobs.checkpoint import Checkpoints
 from tradewind.jobs.cluster_view import find_silent_nodes, look_at_nodes
+from tradewind.jobs.layout import Layout
 from tradewind.jobs.ray_group import InPlaceGroup, is_dead, member_of
 from tradewind.model import Labels, Phase, Resources, Target
 
@@ -65,11 +66,12 @@ class ElasticOrder:
     job_id: str
     limits: sizing.Limits
     worker: Resources
-    folder: Path  # of the run: checkpoints, attempt counter
+    where: str  # folder or URI of the run: checkpoints, attempt counter
     selector: Labels = field(default_factory=dict)
     max_failures: int = 0
     settle_s: float = 5.0
     spares: bool = True
+    layout: Layout = field(default_factory=Layout)
 
 
 class Link:
@@ -85,9 +87,16 @@ class Link:
         self.spares: Counter[str] = Counter()  # spare processes by node that were asked for and not used
         self.ordered: Counter[str] = Counter()  # processes that were ever started
         self.avoid: dict[str, float] = {}  # nodes that do not answer -> until when they are avoided
+        self.tally = losses.Tally()
 
     def phase(self, phase: Phase, reason: str, workers: int | None = None) -> None:
         self.coordinator.phase.remote(phase.value, reason, workers)
+
+    def charge(self, why: losses.Cause) -> bool:
+        """Count a failure; whether to go on."""
+        _, progress = self.look()
+        self.tally, again = losses.charge(self.tally, why, progress["step"], self.order.max_failures)
+        return again
 
     def look(self) -> tuple[Target | None, dict[str, Any]]:
         found = ray.get(self.coordinator.look.remote())
@@ -113,7 +122,7 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         order, now, first = self._link.order, time.monotonic(), self._link.attempt == 0
         target, _ = self._link.look()
         rooms = self._rooms(look_at_nodes(), now)
-        fits, goal = sum(rooms.values()), sizing.goal(order.limits, target)
+        fits, goal = order.limits.whole(sum(rooms.values())), sizing.goal(order.limits, target)
         waited_s = self._wanted_for_s(fits, now)
         if sizing.may_start(fits, order.limits.min_workers, goal, first, waited_s, order.settle_s):
             return self._resize(min(goal, fits))
@@ -247,7 +256,6 @@ class LossPolicy(FailurePolicy):  # type: ignore[misc]
     def __init__(self, failure_config: Any, link: Link) -> None:
         super().__init__(failure_config)
         self._link = link
-        self._tally = losses.Tally()
 
     def make_decision(self, training_failed_error: Any) -> Any:
         if isinstance(training_failed_error, ControllerError):
@@ -263,9 +271,10 @@ class LossPolicy(FailurePolicy):  # type: ignore[misc]
         return self._charge(why)
 
     def _charge(self, why: losses.Cause) -> Any:
-        _, progress = self._link.look()
-        self._tally, again = losses.charge(self._tally, why, progress["step"], self._link.order.max_failures)
+        again = self._link.charge(why)
         if again:
+            if self._link.group is not None:
+                self._link.group.vacate()
             self._link.phase(Phase.RESTARTING, str(why))
         return FailureDecision.RETRY if again else FailureDecision.RAISE
 
@@ -303,16 +312,18 @@ class GroupWatch(WorkerGroupCallback):  # type: ignore[misc]
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
         link = self._link
-        link.attempt = checkpoint.next_attempt(link.order.folder, above=link.attempt)
-        least = link.order.limits.min_workers
-        link.coordinator.begin_attempt.remote(link.attempt, worker_group_context.num_workers, least)
+        link.attempt = Checkpoints.at(link.order.where).next_attempt(above=link.attempt)
+        least, layout = link.order.limits.min_workers, link.order.layout
+        link.coordinator.begin_attempt.remote(
+            link.attempt, worker_group_context.num_workers, least, layout.replica_size, layout.whole
+        )
         if self._link.nodes == ():
             self._link.phase(Phase.STARTING, "workers start", worker_group_context.num_workers)
 
     def after_worker_group_start(self, worker_group: Any) -> None:
         link = self._link
         link.group = worker_group
-        worker_group.bind(link.coordinator)
+        worker_group.bind(link.coordinator, lambda: link.charge(losses.Cause.WORKER_CRASHED))
         link.nodes = tuple(worker.metadata.node_id for worker in worker_group.get_workers())
         link.ordered += Counter(link.nodes) - link.spares  # started without being asked for
         link.spares -= Counter(link.nodes)  # used up

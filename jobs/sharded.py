@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tradewind.errors import JobError
 from tradewind.jobs import layout as boxes
-from tradewind.jobs import named_state
+from tradewind.jobs import named_state, regroup
 from tradewind.jobs.layout import Box, Coordinate, Layout
 from tradewind.jobs.losses import PeerLost, is_communication
 from tradewind.jobs.mesh import Mesh
@@ -70,9 +70,11 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
         device: torch.device,
         tp_plan: Mapping[str, Any] | None = None,
         chunks: int | None = None,
+        precision: str | None = None,
     ) -> None:
         super().__init__()
         self.layout, self.device, self.broken = layout, device, False
+        self._precision = precision
         self.parts: dict[str, Part] = {}  # of this worker's stage
         self.at, self.mesh_shape = Coordinate(), (1, 1, 1, 1)
         self._skeleton = [skeleton(module)]  # in lists: not to be found by Module's own bookkeeping
@@ -136,6 +138,15 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
         return carried
 
     @property
+    def is_pipeline(self) -> bool:
+        return self.layout.pp > 1
+
+    @property
+    def skeleton(self) -> Any:
+        """The full model without memory."""
+        return self._skeleton[0]
+
+    @property
     def parallel(self) -> Any:
         return self._parallel[0]
 
@@ -152,7 +163,9 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
             raise JobError("a model in a pipeline cannot be called like a function", hint)
         if not self.broken:
             try:
-                return _arrived(self.parallel(*inputs, **named))
+                with regroup.autocast(self._precision, self.device):
+                    found = _arrived(self.parallel(*inputs, **named))
+                return regroup.widen(found) if self._precision else found
             except RuntimeError as error:
                 self._fail(error)
         return self._stand_in(inputs, named)
@@ -182,7 +195,8 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
             return loss.detach()
         self._begin()
         try:
-            loss = self._pipeline.learn(x, y, loss_fn, scale, last)
+            with regroup.autocast(self._precision, self.device):
+                loss = self._pipeline.learn(x, y, loss_fn, scale, last)
         except RuntimeError as error:
             self._fail(error)
             raise
