@@ -22,15 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from tradewind.errors import JobError
-
-# The functions of before, on one file of one rank: for run.py, until it uses what is here.
-from tradewind.jobs.checkpoint_single import check as check
-from tradewind.jobs.checkpoint_single import listing as listing
-from tradewind.jobs.checkpoint_single import load as load
-from tradewind.jobs.checkpoint_single import newest as newest
-from tradewind.jobs.checkpoint_single import next_attempt as next_attempt
-from tradewind.jobs.checkpoint_single import prune as prune
-from tradewind.jobs.checkpoint_single import save as save
 from tradewind.jobs.shards import Entry, merge
 from tradewind.jobs.storage import Store, open_store
 
