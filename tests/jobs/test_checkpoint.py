@@ -238,6 +238,16 @@ def test_a_rank_is_lost_while_the_others_write(checkpoints: Checkpoints, when: s
     assert outcome.meta is not None
 
 
+def test_of_two_lost_ranks_one_had_brought_its_part(checkpoints: Checkpoints) -> None:
+    committer = Committer(checkpoints)
+    committer.add(write(checkpoints, 20, world=3)[1])
+    assert committer.lose(1, [1]) is None  # rank 2 may still come,
+    outcome = committer.lose(1, [2])  # but it does not
+    assert outcome is not None
+    assert "a worker was lost" in outcome.why
+    assert not committer.pending
+
+
 def test_a_step_that_is_saved_again_does_not_harm_what_is_there(checkpoints: Checkpoints) -> None:
     committer = Committer(checkpoints)
     first = committer.add(*write(checkpoints, 20))
