@@ -1,6 +1,6 @@
 """A private Ray cell of real nodes on this machine, for the benchmarks of training: add, kill and drain nodes.
 
-Every node is a session of processes with a loopback address and a folder of its own (`autoscaler/providers/raylets.py`).
+Every node is a session of processes with an address and a folder of its own (`autoscaler/providers/raylets.py`).
 Only processes that were started here are ever ended.
 """
 

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 
@@ -124,7 +125,7 @@ def restart(stamps: Sequence[Stamp], killed_s: float) -> Restart:
 
 def step_times(stamps: Sequence[Stamp]) -> list[float]:
     """Between two stamps of one process."""
-    return [after.at_s - before.at_s for before, after in zip(stamps, stamps[1:], strict=False)]
+    return [after.at_s - before.at_s for before, after in pairwise(stamps)]
 
 
 def _by_process(stamps: Iterable[Stamp]) -> dict[str, list[Stamp]]:
