@@ -1,21 +1,19 @@
 """Which worker sees which sample at which step: pure, and independent of the number of workers.
 
-The order of an epoch is a permutation from (seed, epoch). Global batch k of it is `permutation[k*B : (k+1)*B]`,
-whatever the number of workers; each rank takes a contiguous slice of that batch. So the position in the data is one
-number (the steps taken), a checkpoint holds it, and a group of another size goes on exactly where the last one stopped.
+The order of an epoch is a permutation from (seed, epoch). A step takes the next `global_batch` samples of it, cut into
+a fixed number of logical micro-batches; each replica computes some of these, one after the other. So the position in
+the data is one number (the steps taken), a checkpoint holds it, and a group of another size goes on exactly where the
+last one stopped, with the same micro-batches and the same random numbers in each.
 
-DDP averages gradients over ranks, not over samples. With n_r of b samples on rank r of W, the mean over all samples is
-
-    sum_r (n_r / b) * mean_r  =  (1 / W) * sum_r (W * n_r / b) * mean_r
-
-so each rank multiplies its mean loss by `weight = W * n_r / b`, and uneven slices change nothing.
+The gradient of a step is the mean over its samples: a micro-batch of n of b samples counts n / b, whoever computes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -32,39 +30,82 @@ class Order:
     global_batch: int
     epochs: int
     seed: int = 0
+    micro_batches: int = 1  # of a step
+    shuffle: bool = True
+    stages: tuple[tuple[int, int], ...] = ()  # (step, factor): from this step on, so many times the batch
 
     def __post_init__(self) -> None:
-        if min(self.num_samples, self.global_batch, self.epochs) < 1:
+        if min(self.num_samples, self.global_batch, self.epochs, self.micro_batches) < 1:
             raise ValueError(f"an order needs at least one sample, batch and epoch, found {self}")
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return -(
-            -self.num_samples // self.global_batch
-        )  # the last batch of an epoch may be short: no sample is left out
+        object.__setattr__(self, "stages", tuple((int(step), int(factor)) for step, factor in self.stages))
 
     @property
     def total_steps(self) -> int:
-        return self.epochs * self.steps_per_epoch
+        begin, epoch, first, factor = self._stage_of(None)
+        return begin - 1 + self._steps_left(epoch, first, factor)
+
+    def place(self, step: int) -> tuple[int, int, int]:
+        """(epoch, first position in it, factor of the batch) of optimizer step `step`, counted from 1."""
+        begin, epoch, first, factor = self._stage_of(step)
+        size, ahead = self.global_batch * factor, step - begin
+        in_this = _ceil(self.num_samples - first, size)
+        if ahead < in_this:
+            return epoch, first + ahead * size, factor
+        more, batch = divmod(ahead - in_this, _ceil(self.num_samples, size))
+        return epoch + 1 + more, batch * size, factor
+
+    def epoch_of(self, step: int) -> int:
+        return self.place(step)[0]
 
     def indices(self, step: int) -> Indices:
-        """The samples of optimizer step `step`, counted from 1, over all workers."""
-        epoch, batch = divmod(step - 1, self.steps_per_epoch)
-        first = batch * self.global_batch
-        return permutation(self.num_samples, self.seed, epoch)[first : first + self.global_batch]
+        """The samples of optimizer step `step`, over all workers. The last batch of an epoch may be short: no sample is
+        left out."""
+        epoch, first, factor = self.place(step)
+        found = permutation(self.num_samples, self.seed, epoch) if self.shuffle else np.arange(self.num_samples)
+        return found[first : first + self.global_batch * factor]
+
+    def _stage_of(self, step: int | None) -> tuple[int, int, int, int]:
+        """(first step, epoch and position there, factor) of the stage that `step` is in, or of the last one."""
+        begin, epoch, first, factor = 1, 0, 0, 1
+        for at, (start, next_factor) in enumerate(self.stages):
+            if step is not None and step < start:
+                break
+            before = replace(self, stages=self.stages[:at])
+            found, position, _ = before.place(start)
+            if found >= self.epochs:  # it would begin after the end
+                break
+            begin, epoch, first, factor = start, found, position, next_factor
+        return begin, epoch, first, factor
+
+    def _steps_left(self, epoch: int, first: int, factor: int) -> int:
+        size = self.global_batch * factor
+        rest = max(0, self.epochs - epoch - 1) * _ceil(self.num_samples, size)
+        return rest + (_ceil(self.num_samples - first, size) if epoch < self.epochs else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Micro:
+    """A logical micro-batch: the same samples and random numbers whoever computes it."""
+
+    number: int  # in its step; -1 of a stand-in
+    indices: Indices  # the samples that count
+    load: Indices  # the samples to load: `indices`, or one stand-in
+    weight: float  # of the samples of the step
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one rank does of one global batch. An empty share carries a stand-in sample of weight 0: every rank must
-    take part in the collective of the step."""
+    """What one replica does of one step. Without a micro-batch to compute it gets a stand-in of weight 0: everybody
+    must take part in the collectives of the step."""
 
     step: int
     epoch: int
-    indices: Indices  # the samples that count
-    load: Indices  # the samples to load: `indices`, or one stand-in
-    weight: float
+    micros: tuple[Micro, ...]
     global_size: int
+
+    @property
+    def indices(self) -> Indices:
+        return np.concatenate([micro.indices for micro in self.micros])
 
 
 @lru_cache(maxsize=2)
@@ -72,34 +113,36 @@ def permutation(num_samples: int, seed: int, epoch: int) -> Indices:
     return np.random.default_rng((seed, epoch)).permutation(num_samples).astype(np.int64)
 
 
-def share(order: Order, step: int, rank: int, world: int) -> Share:
-    """The part of `rank` among `world` in optimizer step `step`."""
-    whole = order.indices(step)
-    size = len(whole)
-    mine = whole[size * rank // world : size * (rank + 1) // world]
-    return Share(
-        step=step,
-        epoch=(step - 1) // order.steps_per_epoch,
-        indices=mine,
-        load=mine if len(mine) else whole[:1],
-        weight=world * len(mine) / size,
-        global_size=size,
-    )
+def share(order: Order, step: int, replica: int, replicas: int) -> Share:
+    """The part of `replica` among `replicas` in optimizer step `step`."""
+    whole, (epoch, _, factor) = order.indices(step), order.place(step)
+    size, count = len(whole), order.micro_batches * factor
+    mine = range(count * replica // replicas, count * (replica + 1) // replicas)
+    cuts = ((number, whole[size * number // count : size * (number + 1) // count]) for number in mine)
+    micros = tuple(Micro(number, part, part, len(part) / size) for number, part in cuts if len(part))
+    return Share(step, epoch, micros or (Micro(-1, whole[:0], whole[:1], 0.0),), size)
 
 
-def shares(order: Order, after_step: int, rank: int, world: int) -> Iterator[Share]:
-    """Every share of a rank after `after_step`, to the end of the last epoch."""
+def shares(order: Order, after_step: int, replica: int, replicas: int) -> Iterator[Share]:
+    """Every share of a replica after `after_step`, to the end of the last epoch."""
     for step in range(after_step + 1, order.total_steps + 1):
-        yield share(order, step, rank, world)
+        yield share(order, step, replica, replicas)
+
+
+def seed_of(seed: int, step: int, number: int) -> int:
+    """The random seed of a logical micro-batch."""
+    return int.from_bytes(blake2b(f"{seed}/{step}/{number}".encode(), digest_size=7).digest())
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One rank's part of a global batch, loaded. Multiply the mean loss by `weight` before `backward()`."""
+    """One logical micro-batch, loaded. Give its mean loss to `run.backward`."""
 
     data: Any  # what the dataset gave, collated
-    share: Share
-    weight: float
+    micro: Micro
+    step: int
+    epoch: int
+    is_last: bool  # of this replica in this step: the optimizer moves after it
 
     @property
     def x(self) -> Any:
@@ -111,7 +154,7 @@ class Batch:
 
     @property
     def indices(self) -> Indices:
-        return self.share.indices
+        return self.micro.indices
 
 
 Loader = Callable[[Any, Indices], Any]
@@ -137,3 +180,7 @@ def to_device(data: Any, device: Any) -> Any:
     if isinstance(data, tuple | list):
         return type(data)(to_device(value, device) for value in data)
     return data
+
+
+def _ceil(count: int, size: int) -> int:
+    return -(-count // size)

@@ -1,4 +1,5 @@
-"""What a step touches before it is known to succeed: marked before it, put back when it has to be taken again."""
+"""What a micro-batch touches before its step is known to succeed: marked before the step, put back after each
+micro-batch but the last, and when the step has to be taken again."""
 
 from __future__ import annotations
 
@@ -9,14 +10,12 @@ from typing import Any
 
 import torch
 
-from tradewind.jobs import randomness
-
 
 @dataclass(slots=True)
 class Mark:
-    """What a step touches beside parameters and momenta (which change only when it succeeds)."""
+    """All but parameters and momenta (which change only when a step succeeds) and random numbers (which are drawn from
+    the seed of the micro-batch)."""
 
-    rng: Mapping[str, Any]
     buffers: dict[str, list[torch.Tensor]]
     small: dict[str, Any]  # schedulers and the like
     rates: dict[str, list[dict[str, Any]]]  # learning rates and other settings, which schedulers write into optimizers
@@ -34,22 +33,26 @@ class Mark:
             if not isinstance(item, torch.nn.Module | torch.optim.Optimizer)
         }
         rates = {
-            name: [copy.deepcopy({key: value for key, value in group.items() if key != "params"}) for group in groups]
+            name: [{key: _copy(value) for key, value in group.items() if key != "params"} for group in groups]
             for name, groups in _param_groups(kept).items()
         }
-        return cls(randomness.capture(), buffers, small, rates)
+        return cls(buffers, small, rates)
 
     def put_back(self, kept: Mapping[str, Any]) -> None:
-        randomness.put_back(self.rng)
         with torch.no_grad():
             for name, saved in self.buffers.items():
                 for buffer, before in zip(kept[name].buffers(), saved, strict=True):
                     buffer.copy_(before)
         for name, state in self.small.items():
-            kept[name].load_state_dict(state)
+            kept[name].load_state_dict(copy.deepcopy(state))
         for name, groups in _param_groups(kept).items():
             for group, settings in zip(groups, self.rates[name], strict=True):
-                group.update(copy.deepcopy(settings))
+                group.update({key: _copy(value) for key, value in settings.items()})
+
+
+def _copy(value: Any) -> Any:
+    """Settings of optimizers are numbers and tuples, seldom tensors."""
+    return value.clone() if isinstance(value, torch.Tensor) else copy.copy(value)
 
 
 def _param_groups(kept: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:

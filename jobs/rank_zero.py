@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tradewind.jobs.data import Share
-
 logger = logging.getLogger(__name__)
 
 REPORT_INTERVAL_S = 0.5
@@ -29,9 +27,21 @@ class Ask:
     def encode(self) -> list[float]:
         return [float(self.save), float(self.regroup), float(self.handover_id)]
 
+    def merge(self, other: Ask) -> Ask:
+        return Ask(self.save or other.save, self.regroup or other.regroup, max(self.handover_id, other.handover_id))
+
     @classmethod
     def decode(cls, values: list[float]) -> Ask:
         return cls(values[0] > 0, values[1] > 0, int(values[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A step that was taken, as everybody hears of it."""
+
+    step: int
+    samples: int
+    loss: float | None  # None: not a number, or not known
 
 
 class Scribe:
@@ -44,18 +54,18 @@ class Scribe:
         self._loss: float | None = None
         self._began_s = 0.0
 
-    def begin(self, after_step: int, total_steps: int) -> None:
+    def begin(self, after_step: int, total_steps: int | None) -> None:
         self._began_s = time.time()
         self._coordinator.training.remote(self._attempt, after_step, total_steps)
 
-    def step(self, part: Share, loss: float | None) -> None:
-        self._first = self._first or part.step
-        self._last, self._loss = part.step, loss
-        self._samples += part.global_size
+    def step(self, told: Told) -> None:
+        self._first = self._first or told.step
+        self._last, self._loss = told.step, told.loss
+        self._samples += told.samples
         if self._curve:
             line = {
-                "step": part.step,
-                "loss": loss,
+                "step": told.step,
+                "loss": told.loss,
                 "workers": self._world,
                 "attempt": self._attempt,
                 "at_s": time.time(),
@@ -63,12 +73,6 @@ class Scribe:
             self._curve.write(json.dumps(line) + "\n")
             self._curve.flush()
         if time.time() - self._began_s >= REPORT_INTERVAL_S:
-            self.flush()
-
-    def catch_up(self, first: int, last: int, samples: int) -> None:
-        """Steps that a lost rank 0 has taken with it untold."""
-        if first <= last:
-            self._first, self._last, self._samples = first, last, samples
             self.flush()
 
     def close(self) -> None:
@@ -89,8 +93,8 @@ class Scribe:
         self.flush()
         self._coordinator.saving.remote(self._attempt, on)
 
-    def checkpointed(self, step: int, path: Path, duration_s: float) -> None:
-        self._coordinator.checkpointed.remote(self._attempt, step, str(path), duration_s)
+    def checkpointed(self, step: int, path: str, duration_s: float) -> None:
+        self._coordinator.checkpointed.remote(self._attempt, step, path, duration_s)
         self.resume()
 
     def resume(self) -> None:

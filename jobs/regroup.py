@@ -98,63 +98,66 @@ class Group:
 
 
 class Replica(torch.nn.Module):  # type: ignore[misc]
-    """A model whose gradients are averaged over the group, whichever that is now. Users keep this one reference.
+    """A model whose gradients are averaged over the group, whichever that is now. Users keep this one reference."""
 
-    A failed all-reduce raises nothing in the user's code: `broken` is set, the gradients of the step are void, and the
-    step is taken again at its boundary.
-    """
-
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module: torch.nn.Module, precision: str | None = None) -> None:
         super().__init__()
         self.module = module
-        self.broken = False
+        self.sums = True  # whether the next backward pass completes a step, and goes round
+        self._precision = precision
         self._group: list[Group] = []
         self._wrapped: list[Any] = []  # in lists: not to be found by Module's own bookkeeping
 
     def attach(self, group: Group) -> None:
-        """Average over this group from now on. State is handed over by `hand_over`, so DDP need not send it again."""
-        self.broken = False
+        """Average over this group from now on. State is handed over by `hand_over`, so DDP need not send it again;
+        buffers are kept equal by `step.py`."""
         self._group, self._wrapped = [group], []
         if group.world == 1 or not any(parameter.requires_grad for parameter in self.module.parameters()):
             return
-        wrapped = torch.nn.parallel.DistributedDataParallel(self.module, init_sync=False)
-        # A function without annotations: DDP compares them with types, and ours are strings.
-        wrapped.register_comm_hook(None, lambda state, bucket: self._average(bucket))  # noqa: ARG005
+        wrapped = torch.nn.parallel.DistributedDataParallel(self.module, init_sync=False, broadcast_buffers=False)
         self._wrapped = [wrapped]
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        if not self._wrapped or self.broken:
+        with autocast(self._precision, self._group):
+            found = self._forward(*inputs, **named)
+        return widen(found) if self._precision else found
+
+    def _forward(self, *inputs: Any, **named: Any) -> Any:
+        if not self._wrapped or not self.sums or self._group[0].aborted:
             return self.module(*inputs, **named)
         try:
             return self._wrapped[0](*inputs, **named)
-        except RuntimeError as error:  # buffers and the order of buckets are exchanged here
+        except RuntimeError as error:  # the order of buckets is exchanged here
             if not is_communication(error):
                 raise
-            self.broken = True
+            self._group[0].abort()
             return self.module(*inputs, **named)
 
-    def no_sync(self) -> Any:
-        """As DDP's: gradients are summed up locally, for accumulation."""
-        return self._wrapped[0].no_sync() if self._wrapped else contextlib.nullcontext()
 
-    def _average(self, bucket: Any) -> Any:
-        buffer = bucket.buffer()
-        if self.broken:
-            return _completed(buffer)
-        try:
-            buffer.div_(self._group[0].world)
-            future = dist.all_reduce(buffer, async_op=True).get_future()
-        except RuntimeError:
-            self.broken = True
-            return _completed(buffer)
-        return future.then(lambda done: self._arrived(done, buffer))
+def autocast(precision: str | None, group: list[Group]) -> Any:
+    """Forward passes in bfloat16 where that is safe, if it was asked for."""
+    if precision is None:
+        return contextlib.nullcontext()
+    return torch.autocast(group[0].device.type if group else "cpu", dtype=torch.bfloat16)
 
-    def _arrived(self, done: Any, buffer: Any) -> Any:
-        try:
-            return done.value()[0]
-        except RuntimeError:
-            self.broken = True
-            return buffer
+
+def widen(found: Any) -> Any:
+    """Outputs in single precision again: losses are computed outside."""
+    if isinstance(found, torch.Tensor):
+        return found.float() if found.dtype == torch.bfloat16 else found
+    if isinstance(found, dict):
+        return type(found)((key, widen(value)) for key, value in found.items())
+    if isinstance(found, tuple | list) and not hasattr(found, "_fields"):
+        return type(found)(widen(value) for value in found)
+    return found
+
+
+def agree(module: torch.nn.Module, group: Group) -> None:
+    """Start from rank 0's parameters, as DDP does: others may have drawn different ones."""
+    if group.world > 1:
+        with torch.no_grad():
+            for tensor in (*module.parameters(), *module.buffers()):
+                dist.broadcast(tensor.contiguous() if not tensor.is_contiguous() else tensor, src=0)
 
 
 def void_gradients(optimizer: Any) -> None:
@@ -226,9 +229,3 @@ def _sockets() -> Iterator[socket.socket]:
             with socket.socket(fileno=os.dup(int(name))) as found:
                 if found.family in (socket.AF_INET, socket.AF_INET6):
                     yield found
-
-
-def _completed(value: Any) -> Any:
-    future: Any = torch.futures.Future()
-    future.set_result(value)
-    return future

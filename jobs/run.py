@@ -1,60 +1,37 @@
 """What a training function holds in its hands, in every worker: `Run`.
 
-`batches` gives each rank its part of the global batch; `step` commits an optimizer step. At that boundary everything
-else happens: the global loss, the ledger, a checkpoint when one is due, the handover when a node leaves or joins.
+`batches` gives out this worker's logical micro-batches; `backward` sums gradients over all of a step. Where the loop
+asks for the next batch after the last of a step, everything else happens: the ledger, a checkpoint when one is due, the
+handover when a node leaves or joins.
 
 When the group changes (`seat.py`), the step that was interrupted is given out once more, and what it has touched is put
-back: the user's loop sees nothing but one batch too many.
+back: the user's loop sees nothing but some batches twice.
 
-All ranks must stop at the same step. They agree by one small all-reduce per step, which carries the loss and the
-wish of rank 0; its result is read one step later, so that it costs no waiting (on a GPU: no synchronisation).
+All ranks must stop at the same step: rank 0's wish rides on the small all-reduce of each step (`step.py`). On a GPU it
+is read one step later, so that nothing waits for the device.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from tradewind.errors import JobError
 from tradewind.jobs import checkpoint, randomness, regroup
-from tradewind.jobs.data import Batch, Loader, Order, Share, load, share, to_device
+from tradewind.jobs.books import Books
+from tradewind.jobs.data import Batch, Loader, Order, load, seed_of, share, to_device
 from tradewind.jobs.losses import PeerLost, is_communication
 from tradewind.jobs.mark import Mark
 from tradewind.jobs.membership import NOTHING_YET
-from tradewind.jobs.rank_zero import Ask, HandoverWatcher, Scribe
-from tradewind.jobs.sample_ledger import SampleLedger
+from tradewind.jobs.rank_zero import Ask, Told
+from tradewind.jobs.saving import Saves
 from tradewind.jobs.seat import Dismissed, Seat
-
-
-@dataclass(frozen=True, slots=True)
-class RunSettings:
-    """What `fit` was told, as far as workers need it."""
-
-    job_id: str
-    folder: Path
-    checkpoint_every: int | None = None  # steps
-    checkpoint_every_s: float | None = None
-    keep: int = 3
-    seed: int = 0
-    threads: int = 1
-    ledger: Path | None = None
-    curve: Path | None = None
-
-
-@dataclass(slots=True)
-class Pending:
-    """A step whose all-reduce is under way."""
-
-    share: Share
-    values: torch.Tensor
-    work: Any
-    has_loss: bool
+from tradewind.jobs.settings import RunSettings
+from tradewind.jobs.step import Stash, Statistics, Step, average
 
 
 class Run:
@@ -65,26 +42,20 @@ class Run:
         self.rank, self.world, self.attempt = 1, 2, 0  # of a joiner, until it is let in
         self.done = 0  # optimizer steps taken, over all attempts
         self.loss: float | None = None  # global mean of the last step that all ranks have finished
-        self._coordinator = coordinator
+        self._coordinator, self._seat, self._joins = coordinator, seat, joins
+        self._books, self._saves = Books(settings, coordinator), Saves(settings)
         self._kept: dict[str, Any] = {}
-        self._order: Order | None = None
-        self._total = 0
-        self._pending: Pending | None = None
-        self._share: Share | None = None
-        self._saved_step = 0
-        self._saved_at_s = time.monotonic()
-        self._restored: Any = None
-        self._restored_order: Mapping[str, int] | None = None
-        self._pages: SampleLedger | None = None
-        self._untold: list[Share] = []  # steps whose loss is not known yet
-        self._scribe: Scribe | None = None
-        self._watcher: HandoverWatcher | None = None
-        self._seat, self._joins = seat, joins
         self._replicas: list[regroup.Replica] = []
+        self._order: Order | None = None
+        self._total: int | None = None
+        self._now: Step | None = None
+        self._pending: deque[tuple[Step, Told]] = deque()  # taken, and their sums not read yet
         self._mark: Mark | None = None
+        self._stash, self._statistics = Stash(), Statistics([])
+        self._ended = False
         if not joins:
             self._sit(seat.meet(0, broken=False))
-            self._find_checkpoint()
+            self.done = self._saves.find(self._group)
 
     # --- what users call
 
@@ -94,7 +65,7 @@ class Run:
         return self.rank == 0
 
     def prepare(self, *objects: Any) -> Any:
-        """Models (wrapped for data-parallel training), optimizers, schedulers: saved and restored from now on.
+        """Models (wrapped for parallel training), optimizers, schedulers: saved and restored from now on.
 
         Give them in the same order in every run. Returns what to use instead, in the same order.
         """
@@ -102,15 +73,15 @@ class Run:
         return ready[0] if len(ready) == 1 else ready
 
     def keep(self, name: str, item: Any) -> Any:
-        """Save and restore anything with `state_dict` and `load_state_dict` under a name of its own."""
+        """Save and restore anything with `state_dict` and `load_state_dict` under a name of its own. Of a model that is
+        kept and not prepared, `backward` averages the gradients."""
         if name in self._kept:
             raise JobError(f"{name!r} is kept already", "use another name")
-        if self._restored is not None:
-            if name not in self._restored["kept"]:
-                known = ", ".join(self._restored["kept"])
-                hint = "prepare the same objects in the same order, or start a run with another name"
-                raise JobError(f"the checkpoint has no {name!r}, only: {known}", hint)
-            item.load_state_dict(self._restored["kept"][name])
+        self._saves.restore(name, item)
+        if isinstance(item, torch.nn.Module) and not self._joins:
+            regroup.agree(item, self._group)
+        if isinstance(item, torch.optim.Optimizer):
+            item.register_step_pre_hook(self._guard)
         self._kept[name] = item
         return item
 
@@ -122,55 +93,175 @@ class Run:
         epochs: int = 1,
         seed: int = 0,
         max_steps: int | None = None,
+        micro_batches: int | None = None,
         load: Loader = load,
     ) -> Iterator[Batch]:
-        """This rank's part of every global batch that is left. Call `step` once for each."""
-        self._order = order = Order(len(dataset), global_batch, epochs, seed)
-        self._check_order(order)
-        total = min(order.total_steps, max_steps or order.total_steps)
-        self._begin(total)
-        while self.done < total:
-            self._share = part = share(order, self.done + 1, self.rank, self.world)
-            self._mark = Mark.take(self._kept)
-            yield Batch(to_device(load(dataset, part.load), self.device), part, part.weight)
-            if self._share is not None:
-                raise JobError(f"step {part.step} was not committed", "call run.step(loss) once for every batch")
-        self._end()
+        """This worker's micro-batches of every global batch that is left. Call `backward` once for each.
 
-    def step(self, loss: Any = None) -> None:
-        """Commit one optimizer step: call it after `optimizer.step()`, with the mean loss of this rank's samples."""
-        part = self._share
-        if part is None:
-            raise JobError("run.step() without a batch", "call it once inside `for batch in run.batches(...)`")
-        self._share = None
-        if any(replica.broken for replica in self._replicas):
-            self._regroup(broken=True)  # the same batch comes again
-            return
-        self._commit(part)
+        A global batch is cut into `micro_batches` (the most workers, by default), whatever the number of workers is.
+        """
+        micros = micro_batches or min(self.settings.max_data_ranks, global_batch)
+        order = Order(len(dataset), global_batch, epochs, seed, micros)
+        self._begin(order, max_steps)
+        while self.done < (self._total or 0):
+            yield from self._take_step(dataset, load)
+        self.finish()
+
+    def backward(self, loss: torch.Tensor, **options: Any) -> None:
+        """Instead of `loss.backward()`: the gradient of the mean over all samples of the step, summed over all workers.
+        `loss` is the mean over this batch."""
+        now = self._now
+        if now is None:
+            raise JobError("run.backward() without a batch", "call it inside `for batch in run.batches(...)`")
+        now.add(loss)
+        self._stash.lay_open()
         try:
-            self._cross(part, loss)
+            if now.is_last:
+                self._send(now)
+            (loss * (now.micro.weight * self.world)).backward(**options)
+            if now.is_last and self.world > 1 and not self._is_broken:
+                average((each for model in self._bare() for each in model.parameters()), self.world)
+        except RuntimeError as error:
+            if not is_communication(error):
+                raise
+            self._seat.fail()
+        if not now.is_last:
+            self._stash.put_aside(self._parameters())
+
+    def finish(self) -> None:
+        """The last steps are told, and the last state is saved. Called by itself at the end of the data, and when the
+        training function returns. If somebody is lost meanwhile, once more."""
+        now = self._now
+        if now is not None and now.is_last and now.done_backward:  # the loop was left after a step
+            self._cross()
+        while self._order is not None and not self._ended:
+            try:
+                self._settle_all(Ask())
+                if self._saves.step != self.done:
+                    self._save()
+                if not self._is_broken:
+                    break
+            except RuntimeError as error:
+                if not is_communication(error):
+                    raise
+            self._regroup(broken=True)
+        if not self._ended and self._order is not None:
+            self._coordinator.finished.remote()
+            self._books.close()
+            self._ended = True
+
+    # --- one step
+
+    def _take_step(self, dataset: Any, load: Loader) -> Iterator[Batch]:
+        assert self._order is not None
+        part = share(self._order, self.done + 1, *self._place)
+        self._mark = Mark.take(self._kept)
+        self._now = now = Step(part, self._statistics, self.world // self._place[1], self.device)
+        while True:
+            micro = now.micro
+            for replica in self._replicas:
+                replica.sums = now.is_last
+            randomness.seed_all(seed_of(self.settings.seed, part.step, micro.number))
+            data = to_device(load(dataset, micro.load), self.device)
+            yield Batch(data, micro, part.step, part.epoch, now.is_last)
+            if now.is_last or self._is_broken:
+                break
+            now.next_turn()
+            self._mark.put_back(self._kept)
+        self._cross()
+
+    def _send(self, now: Step) -> None:
+        watches = self._books.watcher is not None
+        now.send(self._wanted().encode() if watches else None, alone=self.world == 1)
+
+    def _guard(self, optimizer: Any, *_: Any) -> None:
+        """Before an optimizer moves: gradients of an interrupted step are void, the step is taken again."""
+        now = self._now
+        if now is not None and now.is_last and now.done_backward and not self._counts(now):
+            regroup.void_gradients(optimizer)
+
+    def _counts(self, now: Step) -> bool:
+        """Whether a step is whole on this worker. Decided once, before any optimizer moves."""
+        if now.verdict is None:
+            try:
+                if not self._is_broken:
+                    now.wait()
+            except RuntimeError as error:
+                if not is_communication(error):
+                    raise
+                self._seat.fail()
+            now.verdict = not self._is_broken
+            if now.verdict and self._can_look and not math.isfinite(now.values[0].item()):
+                self._loss_is_no_number(now)
+        return now.verdict and not now.void
+
+    def _cross(self) -> None:
+        """The boundary of a step."""
+        now, self._now = self._now, None
+        assert now is not None
+        self._stash.drop()
+        if not now.done_backward and not self._is_broken:
+            now.next_turn()  # raises
+        if not now.done_backward or not (self._counts(now) or now.void):
+            self._regroup(broken=True)  # the same batches come again
+            return
+        told = Told(now.part.step, now.part.global_size, None)
+        self.done, self._mark = now.part.step, None
+        self._pending.append((now, told))
+        try:
+            self._arrange(now.part.step)
         except RuntimeError as error:
             if not is_communication(error):
                 raise
             self._regroup(broken=True)
 
-    # --- boundary of a step
-
-    def _commit(self, part: Share) -> None:
-        if self._pages:
-            self._pages.record(part)
-        self.done, self._mark = part.step, None
-        self._untold.append(part)
-
-    def _cross(self, part: Share, loss: Any) -> None:
-        before, self._pending = self._pending, self._reduce(part, loss)
-        ask = self._settle(before) if before else Ask()
-        if ask.save or ask.regroup or self._is_due(part.step):
-            ask = self._merge(ask)
-        if ask.save or self._is_due(part.step):
+    def _arrange(self, step: int) -> None:
+        """Save, or meet, if this is the time for it."""
+        ask = self._settle_all(Ask(), leave=1 if self.device.type == "cuda" else 0)
+        due = self._saves.is_due(step)
+        if ask.save or ask.regroup or due:
+            ask = self._settle_all(ask)
+        if ask.save or due:
             self._save()
-        if ask.regroup:
-            self._regroup(broken=False)
+        if ask.regroup or self._is_broken:
+            self._regroup(broken=self._is_broken)
+
+    def _settle_all(self, ask: Ask, leave: int = 0) -> Ask:
+        """Read the sums of the steps that were taken; tell what was done, and return what rank 0 wants."""
+        while len(self._pending) > leave:
+            now, told = self._pending.popleft()
+            values = now.values[: now.HEAD].tolist()
+            self.loss = values[0] if math.isfinite(values[0]) else None
+            told = Told(told.step, told.samples, self.loss)
+            self._books.record(now.part.indices, told)
+            self._books.tell(told)
+            ask = ask.merge(Ask.decode(values[1:]))
+        return ask
+
+    def _loss_is_no_number(self, now: Step) -> None:
+        """Everybody sees the same number, and nothing of this step has reached the model yet."""
+        step, loss = now.part.step, float(now.values[0])
+        if self.settings.on_nan == "skip":
+            now.void = True
+            return
+        if self._mark:
+            self._mark.put_back(self._kept)
+        self._save()
+        hint = (
+            f"the state before it is saved as step {self.done}; look at data and learning rate, or fit(on_nan='skip')"
+        )
+        raise JobError(f"the loss of step {step} is {loss}", hint)
+
+    def _wanted(self) -> Ask:
+        assert self._books.watcher is not None
+        if self._seat.wanted:
+            return Ask(regroup=True)
+        return self._books.watcher.take() or Ask(save=self._saves.is_due_by_time())
+
+    @property
+    def _can_look(self) -> bool:
+        """Whether a number can be read without waiting for a device, or has to be."""
+        return self.device.type == "cpu" or self.settings.on_nan == "skip"
 
     # --- change of the group
 
@@ -179,221 +270,86 @@ class Run:
         back first: who leads gives its state to the others."""
         if self._mark:
             self._mark.put_back(self._kept)
+            self._mark = None
+        self._settle_all(Ask())
+        self._now = None
         step = NOTHING_YET if self._joins else self.done
         while True:
             try:
                 group = self._seat.meet(step, broken)
                 for replica in self._replicas:
                     replica.attach(group)
-                adopted = regroup.hand_over(group, self._kept, {})
+                extra = {"history": self._books.remembered(), "order": self._order}
+                adopted = regroup.hand_over(group, self._kept, extra)
                 break
             except RuntimeError as error:
                 if not is_communication(error):
                     raise
                 broken = True
-        self._tell_untold()
-        self._vouch(group)
-        if adopted is not None or self._joins:
-            randomness.draw_afresh(group.rank, self.settings.seed, group.roster.step)
+        self._books.leave(group.roster.step, leads=step == group.roster.step)
+        if adopted is not None:
+            self._books.adopt(adopted["history"])
+            self._order = adopted["order"]
         self._joins, self.done = False, group.roster.step
         self._sit(group)
-        self._open_books()
+        assert self._order is not None
+        self._books.open(self._order, self.done, self._total)
 
     def _sit(self, group: regroup.Group) -> None:
         from tradewind.jobs.ray_group import take_rank
 
-        was_first = self.attempt and self.rank == 0
+        self._group = group
         self.rank, self.world, self.attempt = group.rank, group.world, group.roster.epoch
+        layout = self.settings.layout
+        self._place = layout.data_rank(self.rank, self.world), layout.data_world(self.world)
         take_rank(self.rank, self.world)
-        if self._scribe:
-            self._scribe.close()
-        if self._watcher:
-            self._watcher.stop()
-        first = self.rank == 0
-        self._scribe = Scribe(self._coordinator, self.attempt, self.world, self.settings.curve) if first else None
-        self._watcher = HandoverWatcher(self._coordinator, self.attempt) if first else None
-        if first:
+        self._books.sit(group, self._place)
+        if self.is_first:
             checkpoint.next_attempt(self.settings.folder, above=self.attempt - 1)
-        if first and not was_first and self._order:
-            self._catch_up(self._order)
 
-    def _catch_up(self, order: Order) -> None:
-        """The rank 0 before this one is lost, with what it had not told."""
-        import ray
-
-        assert self._scribe is not None
-        told = ray.get(self._coordinator.look.remote())["progress"]["step"]
-        samples = sum(len(order.indices(step)) for step in range(told + 1, self.done + 1))
-        self._scribe.catch_up(told + 1, self.done, samples)
-
-    def _tell_untold(self) -> None:
-        """Their loss went with the group; that they were taken did not."""
-        for part in self._untold if self._scribe else []:
-            assert self._scribe is not None
-            self._scribe.step(part, None)
-        self._untold, self._pending = [], None
-
-    def _vouch(self, group: regroup.Group) -> None:
-        """Who leads has taken its last step with all of its group: it writes down the others' parts as well."""
-        step, order = group.roster.step, self._order
-        if self._pages is None or order is None:
-            return
-        if group.rank == group.roster.leader and step > self._pages.after_step:
-            for rank in set(range(self.world)) - {self.rank}:
-                self._pages.vouch(step, rank, share(order, step, rank, self.world).indices.tolist())
-        self._pages.close()
-
-    def _reduce(self, part: Share, loss: Any) -> Pending:
-        values = torch.zeros(4, dtype=torch.float64, device=self.device)
-        if loss is not None:
-            value = loss.detach() if isinstance(loss, torch.Tensor) else torch.tensor(float(loss))
-            values[0] = value.to(torch.float64) * (part.weight / self.world)
-        if self._watcher:
-            values[1:] = torch.tensor(self._wanted().encode(), dtype=torch.float64)
-        work = dist.all_reduce(values, async_op=True) if self.world > 1 else None
-        return Pending(part, values, work, loss is not None)
-
-    def _settle(self, pending: Pending) -> Ask:
-        """Wait for a step's all-reduce; tell what was done, and return what rank 0 wants."""
-        if pending.work is not None:
-            pending.work.wait()
-        values = pending.values.tolist()
-        self._untold.remove(pending.share)
-        self.loss = values[0] if pending.has_loss else None
-        if self._scribe:
-            self._scribe.step(pending.share, self.loss)
-        return Ask.decode(values[1:])
-
-    def _merge(self, ask: Ask) -> Ask:
-        """Settle the step that is under way as well: what is saved is told before."""
-        last, self._pending = self._pending, None
-        later = self._settle(last) if last else Ask()
-        return Ask(ask.save or later.save, ask.regroup or later.regroup, max(ask.handover_id, later.handover_id))
-
-    def _wanted(self) -> Ask:
-        assert self._watcher is not None
-        if self._seat.wanted:
-            return Ask(regroup=True)
-        found = self._watcher.take()
-        every_s = self.settings.checkpoint_every_s
-        due = every_s is not None and time.monotonic() - self._saved_at_s >= every_s
-        return found or Ask(save=due)
-
-    def _is_due(self, step: int) -> bool:
-        every = self.settings.checkpoint_every
-        return every is not None and step % every == 0
-
-    # --- checkpoints
-
-    def _save(self) -> None:
-        """Every rank comes here at the same step. Rank 0 writes; `report` lets Ray Train know, and is the barrier."""
-        import ray.train
-        from ray.train import CheckpointUploadMode
-
-        found = None
-        if self.rank == 0:
-            found = ray.train.Checkpoint.from_directory(str(self._write()))
-        metrics = {"step": self.done, "loss": self.loss, "workers": self.world}
-        ray.train.report(metrics, checkpoint=found, checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD)
-        self._saved_step, self._saved_at_s = self.done, time.monotonic()
-
-    def _write(self) -> Path:
-        assert self._scribe is not None
-        began_s = time.monotonic()
-        self._scribe.saving(True)
-        path = checkpoint.save(
-            self.settings.folder,
-            {"kept": {name: item.state_dict() for name, item in self._kept.items()}, "rng": randomness.capture()},
-            step=self.done,
-            attempt=self.attempt,
-            workers=self.world,
-            order=asdict(self._order) if self._order else None,
-        )
-        # Ray Train removes what it knows of; twice as many are left for those that it never heard of.
-        checkpoint.prune(self.settings.folder, 2 * self.settings.keep)
-        self._scribe.checkpointed(self.done, path, time.monotonic() - began_s)
-        return path
-
-    def _find_checkpoint(self) -> None:
-        """Rank 0 chooses, so that all ranks start from the same one."""
-        chosen: list[Any] = [checkpoint.newest(self.settings.folder) if self.rank == 0 else None]
-        if self.world > 1:
-            dist.broadcast_object_list(chosen, src=0, device=self.device)
-        if chosen[0] is None:
-            return
-        path, meta = chosen[0]
-        self._restored = checkpoint.load(path)
-        self._restored_order = meta.order
-        self.done = self._saved_step = meta.step
-
-    def _prepare_one(self, item: Any) -> Any:
-        kept = self.keep(f"{len(self._kept)}:{type(item).__name__}", item)
-        if isinstance(item, torch.optim.Optimizer):
-            item.register_step_pre_hook(self._guard)
-        if not isinstance(item, torch.nn.Module):
-            return kept
-        replica = regroup.Replica(kept.to(self.device))
-        self._replicas.append(replica)
-        if not self._joins and self._seat.group:
-            replica.attach(self._seat.group)
-        return replica
-
-    def _guard(self, optimizer: Any, *_: Any) -> None:
-        """Gradients of an interrupted step are void: the step is taken again."""
-        if any(replica.broken for replica in self._replicas):
-            regroup.void_gradients(optimizer)
+    @property
+    def _is_broken(self) -> bool:
+        group = self._seat.group
+        return group is not None and group.aborted
 
     # --- begin and end
 
-    def _check_order(self, order: Order) -> None:
-        saved = self._restored_order
-        if saved is not None and (saved["num_samples"], saved["global_batch"], saved["seed"]) != (
-            order.num_samples,
-            order.global_batch,
-            order.seed,
-        ):
-            hint = "use the same dataset, global_batch and seed, or start a run with another name"
-            raise JobError(f"the checkpoint was made with {dict(saved)}, this run has {asdict(order)}", hint)
+    def _save(self) -> None:
+        metrics = {"step": self.done, "loss": self.loss, "workers": self.world}
+        self._saves.save(self._kept, self.done, metrics, self._order, self._group, self._books.scribe)
 
-    def _begin(self, total: int) -> None:
-        if self._restored is not None:
-            randomness.restore(self._restored["rng"], self.rank, self.settings.seed, self.done)
-            self._restored = None  # free the memory
-        self._total = total
+    def _prepare_one(self, item: Any) -> Any:
+        if isinstance(item, torch.nn.Module):
+            item.to(self.device)
+        kept = self.keep(f"{len(self._kept)}:{type(item).__name__}", item)
+        if not isinstance(item, torch.nn.Module):
+            return kept
+        replica = regroup.Replica(kept, self.settings.precision)
+        self._replicas.append(replica)
+        if not self._joins:
+            replica.attach(self._group)
+        return replica
+
+    def _bare(self) -> list[torch.nn.Module]:
+        wrapped = {replica.module for replica in self._replicas}
+        return [item for item in self._kept.values() if isinstance(item, torch.nn.Module) and item not in wrapped]
+
+    def _modules(self) -> list[torch.nn.Module]:
+        return [item for item in self._kept.values() if isinstance(item, torch.nn.Module)]
+
+    def _parameters(self) -> Iterator[torch.Tensor]:
+        return (parameter for model in self._modules() for parameter in model.parameters())
+
+    def _begin(self, order: Order, max_steps: int | None) -> None:
+        if self._order is not None:
+            raise JobError("a run has one order of data", "call run.batches once, with all epochs")
+        self._order = self._saves.go_on(order)
+        self._statistics = Statistics(self._modules())
+        self._total = min(self._order.total_steps, max_steps or self._order.total_steps)
         if self._joins:
             self._regroup(broken=False)
         else:
-            self._open_books()
-
-    def _open_books(self) -> None:
-        if self.settings.ledger and self._order:
-            self._pages = SampleLedger(
-                self.settings.ledger, self._order, self.attempt, self.rank, self.world, self.done
-            )
-        if self._scribe:
-            self._scribe.begin(self.done, self._total)
-        if self._watcher:
-            self._watcher.start()
-
-    def _end(self) -> None:
-        """The last steps are told, and the last state is saved. If somebody is lost meanwhile, once more."""
-        while True:
-            try:
-                if self._pending:
-                    self._merge(Ask())
-                if self._saved_step != self.done:
-                    self._save()
-                if self._seat.group is None or not self._seat.group.aborted:
-                    break
-            except RuntimeError as error:
-                if not is_communication(error):
-                    raise
-            self._regroup(broken=True)
-        self._coordinator.finished.remote()
-        if self._scribe:
-            self._scribe.flush()
-        if self._pages:
-            self._pages.close()
+            self._books.open(self._order, self.done, self._total)
 
 
 def work(train: Callable[[Run], Any], settings: RunSettings, coordinator: Any) -> Any:
@@ -410,7 +366,10 @@ def work(train: Callable[[Run], Any], settings: RunSettings, coordinator: Any) -
     member, host = ray.get_runtime_context().get_actor_id(), ray.util.get_node_ip_address()
     joins = bool(ray.get(coordinator.members.remote())["members"])
     try:
-        return train(Run(settings, coordinator, Seat(coordinator, member, host, device), joins, device))
+        run = Run(settings, coordinator, Seat(coordinator, member, host, device), joins, device)
+        result = train(run)
+        run.finish()
+        return result
     except Dismissed:
         return None
     except Exception as error:

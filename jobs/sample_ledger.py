@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from tradewind.errors import JobError
-from tradewind.jobs.data import Order, Share
+from tradewind.jobs.data import Indices, Order
 
 
 class SampleLedger:
@@ -29,8 +29,8 @@ class SampleLedger:
         head = {"attempt": attempt, "rank": rank, "world": world, "after_step": after_step, "order": asdict(order)}
         self._write(head)
 
-    def record(self, share: Share) -> None:
-        self._write({"step": share.step, "indices": share.indices.tolist()})
+    def record(self, step: int, indices: Indices) -> None:
+        self._write({"step": step, "indices": indices.tolist()})
 
     def vouch(self, step: int, rank: int, indices: Sequence[int]) -> None:
         """Another rank's part of a step that this one has taken: the other may be lost before it could write."""
@@ -147,7 +147,7 @@ def _count(order: Order, lineage: dict[int, list[int]], last: int) -> tuple[int,
     seen: dict[int, Counter[int]] = {}
     due: dict[int, set[int]] = {}
     for step in range(1, last + 1):
-        epoch = (step - 1) // order.steps_per_epoch
+        epoch = order.epoch_of(step)
         seen.setdefault(epoch, Counter()).update(lineage.get(step, []))
         due.setdefault(epoch, set()).update(order.indices(step).tolist())
     skipped = sum(len(due[epoch] - seen[epoch].keys()) for epoch in due)

@@ -19,8 +19,9 @@ logger = logging.getLogger(__name__)
 WATCH_TIMEOUT_S = 30.0
 
 
-class Dismissed(Exception):
-    """This worker is not part of the group any more: it was let go, or taken for lost. Its function ends here."""
+class Dismissed(BaseException):
+    """This worker is not part of the group any more: it was let go, or taken for lost. Its function ends here.
+    Not an Exception: the user's code must not catch it."""
 
 
 class Seat:
@@ -51,6 +52,11 @@ class Seat:
         threading.Thread(target=self._watch, args=(group,), name="seat-watch", daemon=True).start()
         group.build(store)
         return group
+
+    def fail(self) -> None:
+        """A collective has failed here: nobody can use this group any more."""
+        if self.group is not None:
+            self.group.abort()
 
     def leave(self) -> None:
         if self.group is not None and self.group.world > 1:

@@ -86,7 +86,7 @@ def fit(
     folder = Path(storage or os.environ.get(STORAGE_ENV) or DEFAULT_STORAGE).expanduser().absolute() / name
     folder.mkdir(parents=True, exist_ok=True)
 
-    from tradewind.jobs.run import RunSettings
+    from tradewind.jobs.settings import RunSettings
 
     settings = RunSettings(
         job_id=job_id,
@@ -96,6 +96,7 @@ def fit(
         keep=keep,
         seed=seed,
         threads=max(1, int(worker.get("CPU", 1))),
+        max_workers=limits.max_workers,
         ledger=_absolute(ledger),
         curve=_absolute(curve),
     )

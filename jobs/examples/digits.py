@@ -62,12 +62,11 @@ def train(run: Any, options: argparse.Namespace) -> None:
     ):
         began_s = time.monotonic()
         loss = nn.functional.cross_entropy(model(batch.x), batch.y)
-        (loss * batch.weight).backward()  # tw: * batch.weight
+        run.backward(loss)  # tw
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
         pause(began_s, options.step_s * len(batch.indices) / options.batch)
-        run.step(loss)  # tw
 
 
 def pause(began_s: float, work_s: float) -> None:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-STEPS, BATCH, SAMPLES, SEED = 240, 20, 333, 5
+STEPS, BATCH, SAMPLES, SEED, MOST = 240, 20, 333, 5, 3
 
 
 def make() -> tuple[Any, Any, Any]:
@@ -24,7 +24,8 @@ def make() -> tuple[Any, Any, Any]:
     torch.manual_seed(SEED)
     x = torch.randn(SAMPLES, 12, dtype=torch.float64)
     y = (x @ torch.randn(12, 1, dtype=torch.float64)).tanh()
-    layers = torch.nn.Linear(12, 24), torch.nn.Tanh(), torch.nn.Linear(24, 1)
+    norm, drop = torch.nn.BatchNorm1d(24), torch.nn.Dropout(0.2)
+    layers = torch.nn.Linear(12, 24, bias=False), norm, torch.nn.Tanh(), drop, torch.nn.Linear(24, 1)
     model = torch.nn.Sequential(*layers).to(torch.float64)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     return torch.utils.data.TensorDataset(x, y), model, optimizer
@@ -38,29 +39,46 @@ def train(run: Any, folder: Path) -> None:
     epochs = -(-STEPS * BATCH // SAMPLES)
     for batch in run.batches(dataset, global_batch=BATCH, epochs=epochs, seed=SEED, max_steps=STEPS):
         loss = torch.nn.functional.mse_loss(model(batch.x), batch.y)
-        (loss * batch.weight).backward()
+        run.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
         time.sleep(float((folder / "pace").read_text()))
-        run.step(loss)
+    if run.is_first:
+        write_norm(model.module, folder / "norm.json")
+
+
+def write_norm(model: Any, path: Path) -> None:
+    path.write_text(json.dumps([model[1].running_mean.tolist(), model[1].running_var.tolist()]))
 
 
 def plain(folder: Path) -> None:
+    """What the training means, without any of our machinery but the order of the data and the seeds."""
     import torch
 
-    from tradewind.jobs.data import Order
+    from tradewind.jobs.data import Order, seed_of, share
 
     dataset, model, optimizer = make()
-    order = Order(SAMPLES, BATCH, epochs=-(-STEPS * BATCH // SAMPLES), seed=SEED)
-    losses = []
+    order = Order(SAMPLES, BATCH, epochs=-(-STEPS * BATCH // SAMPLES), seed=SEED, micro_batches=MOST)
+    norm, losses = model[1], []
     for step in range(1, STEPS + 1):
-        x, y = dataset[order.indices(step).tolist()]
-        loss = torch.nn.functional.mse_loss(model(x), y)
-        loss.backward()
+        before = norm.running_mean.clone(), norm.running_var.clone()
+        after, total = [torch.zeros(24, dtype=torch.float64) for _ in before], 0.0
+        for micro in share(order, step, 0, 1).micros:
+            torch.manual_seed(seed_of(SEED, step, micro.number))
+            x, y = dataset[micro.indices.tolist()]
+            loss = torch.nn.functional.mse_loss(model(x), y) * micro.weight
+            loss.backward()
+            total += loss.item()
+            for own, mean, old in zip((norm.running_mean, norm.running_var), after, before, strict=True):
+                mean += own * micro.weight
+                own.copy_(old)
+        norm.running_mean.copy_(after[0])
+        norm.running_var.copy_(after[1])
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(loss.item())
+        losses.append(total)
     (folder / "plain.json").write_text(json.dumps(losses))
+    write_norm(model, folder / "plain-norm.json")
 
 
 def play_agent(job_id: str, folder: Path) -> None:
@@ -96,7 +114,7 @@ def elastic(folder: Path) -> None:
     threading.Thread(target=play_agent, args=(os.environ["TRADEWIND_JOB_ID"], folder), daemon=True).start()
     result = fit(
         lambda run: train(run, folder),
-        workers=(1, 3),
+        workers=(1, MOST),
         resources={"CPU": 1, "GPU": 1},
         storage=folder,
         name="run",

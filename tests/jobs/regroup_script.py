@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from tradewind.jobs import regroup
+from tradewind.jobs.losses import is_communication
 from tradewind.jobs.membership import Roster
 
 SAMPLES = 60
@@ -91,15 +92,21 @@ class Member:
         mine = slice(SAMPLES * rank // world, SAMPLES * (rank + 1) // world)
         weight = (mine.stop - mine.start) * world / SAMPLES
         loss = torch.nn.functional.mse_loss(self.model(self.x[mine]), self.y[mine])
-        (loss * weight).backward()
-        if self.model.broken:
+        try:
+            (loss * weight).backward()
+        except RuntimeError as error:
+            if not is_communication(error):
+                raise
+            self.group.abort()
+        broken = self.group.aborted
+        if broken:
             regroup.void_gradients(self.optimizer)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.done += not self.model.broken
+        self.done += not broken
         self.tell()
         time.sleep(0.01)
-        return not self.model.broken
+        return not broken
 
     def tell(self, **more: Any) -> None:
         line = {"member": self.name, "epoch": self.epoch, "step": self.done, "pid": os.getpid(), **more}

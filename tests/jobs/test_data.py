@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tradewind.jobs.data import Order, load, permutation, share, shares
+from tradewind.jobs.data import Order, load, permutation, seed_of, share, shares
 
 orders = st.builds(
     Order,
@@ -17,6 +17,8 @@ orders = st.builds(
     global_batch=st.integers(1, 64),
     epochs=st.integers(1, 3),
     seed=st.integers(0, 2**32),
+    micro_batches=st.integers(1, 7),
+    stages=st.sampled_from([(), ((3, 2),), ((2, 3), (5, 1)), ((2, 2), (3, 4), (9, 2))]),
 )
 worlds = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 
@@ -33,6 +35,33 @@ def test_every_sample_once_per_epoch_for_any_sequence_of_sizes(order: Order, siz
 
 
 @given(orders, st.integers(1, 9), st.integers(1, 9), st.data())
+def test_micro_batches_are_the_same_for_any_size(order: Order, one: int, other: int, data: st.DataObject) -> None:
+    step = data.draw(st.integers(1, order.total_steps))
+    found = [
+        [
+            (micro.number, micro.indices.tolist())
+            for replica in range(replicas)
+            for micro in share(order, step, replica, replicas).micros
+            if micro.weight
+        ]
+        for replicas in (one, other)
+    ]
+    assert found[0] == found[1]
+
+
+def test_a_larger_batch_begins_where_the_smaller_one_stopped() -> None:
+    plain, grown = Order(10, 2, 2), Order(10, 2, 2, stages=((3, 2),))
+    assert [len(grown.indices(step)) for step in range(1, grown.total_steps + 1)] == [2, 2, 4, 2, 4, 4, 2]
+    assert grown.indices(3).tolist() == [*plain.indices(3), *plain.indices(4)]
+    assert [grown.epoch_of(step) for step in (4, 5, 7)] == [0, 1, 1]
+
+
+def test_every_micro_batch_has_a_seed_of_its_own() -> None:
+    seeds = {seed_of(seed, step, number) for seed in (0, 1) for step in (1, 2, 3) for number in (-1, 0, 1)}
+    assert len(seeds) == 18
+
+
+@given(orders, st.integers(1, 9), st.integers(1, 9), st.data())
 def test_a_step_has_the_same_samples_in_the_same_order_for_any_size(
     order: Order, one: int, other: int, data: st.DataObject
 ) -> None:
@@ -45,18 +74,20 @@ def test_a_step_has_the_same_samples_in_the_same_order_for_any_size(
 
 
 @given(orders, st.integers(1, 9), st.data())
-def test_the_weighted_mean_over_ranks_is_the_mean_over_samples(order: Order, world: int, data: st.DataObject) -> None:
+def test_the_weighted_mean_over_micro_batches_is_the_mean_over_samples(
+    order: Order, replicas: int, data: st.DataObject
+) -> None:
     step = data.draw(st.integers(1, order.total_steps))
     losses = np.random.default_rng(step).normal(size=order.num_samples)
-    parts = [share(order, step, rank, world) for rank in range(world)]
-    over_ranks = sum(part.weight * losses[part.load].mean() for part in parts) / world
-    assert over_ranks == pytest.approx(losses[order.indices(step)].mean(), abs=1e-12)
-    assert sum(part.weight for part in parts) == pytest.approx(world)
+    micros = [micro for replica in range(replicas) for micro in share(order, step, replica, replicas).micros]
+    mean = sum(micro.weight * losses[micro.load].mean() for micro in micros)
+    assert mean == pytest.approx(losses[order.indices(step)].mean(), abs=1e-12)
+    assert sum(micro.weight for micro in micros) == pytest.approx(1.0)
 
 
 def test_an_empty_share_loads_a_stand_in_without_weight() -> None:
-    part = share(Order(num_samples=2, global_batch=2, epochs=1), step=1, rank=0, world=5)
-    assert (len(part.indices), len(part.load), part.weight) == (0, 1, 0.0)
+    (micro,) = share(Order(num_samples=2, global_batch=2, epochs=1), step=1, replica=0, replicas=5).micros
+    assert (len(micro.indices), len(micro.load), micro.weight) == (0, 1, 0.0)
 
 
 def test_going_on_after_a_step_gives_what_is_left() -> None:

@@ -13,7 +13,7 @@ from tradewind.errors import JobError
 from tradewind.jobs.data import Order, share, shares
 from tradewind.jobs.sample_ledger import Page, SampleLedger, add_up, audit
 
-ORDER = Order(num_samples=23, global_batch=5, epochs=2, seed=3)
+ORDER = Order(num_samples=23, global_batch=5, epochs=2, seed=3, micro_batches=4)
 
 
 def pages(attempt: int, world: int, after_step: int, last_step: int) -> list[Page]:
@@ -79,7 +79,7 @@ def test_pages_on_disk_survive_a_torn_last_line(tmp_path: Path) -> None:
     for rank in range(2):
         page = SampleLedger(tmp_path, ORDER, attempt=1, rank=rank, world=2, after_step=0)
         for step in (1, 2):
-            page.record(share(ORDER, step, rank, 2))
+            page.record(step, share(ORDER, step, rank, 2).indices)
         page.close()
     with (tmp_path / "attempt-00001-rank-00001.jsonl").open("a") as file:
         file.write('{"step": 3, "indi')

@@ -1,0 +1,133 @@
+"""One optimizer step in the making: sums over its micro-batches, on this worker and over all.
+
+`run.py` gives out micro-batches; what each leaves behind is collected here. Just before the backward pass of the last
+one, loss, wishes of rank 0 and the statistics of normalisation layers go round in one small all-reduce. It belongs to
+the step: where it fails, the step does not count, so whoever has taken a step knows its loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tradewind.errors import JobError
+from tradewind.jobs.data import Micro, Share
+
+ONE_BACKWARD = "call run.backward(loss) once for every batch; sum the losses if there are several"
+
+
+class Stash:
+    """Gradients of the micro-batches before the last of a step. They are put aside, so that the user's optimizer and
+    gradient clipping find none and do nothing until the step is complete."""
+
+    def __init__(self) -> None:
+        self._aside: dict[torch.Tensor, torch.Tensor] = {}
+
+    def lay_open(self) -> None:
+        for parameter, gradient in self._aside.items():
+            parameter.grad = gradient
+        self._aside = {}
+
+    def put_aside(self, parameters: Iterable[torch.Tensor]) -> None:
+        for parameter in parameters:
+            if parameter.grad is not None:
+                self._aside[parameter], parameter.grad = parameter.grad, None
+
+    def drop(self) -> None:
+        self._aside = {}
+
+
+class Statistics:
+    """Running means and variances of normalisation layers. Each micro-batch starts from those of the step before; what
+    counts after the step is the mean over its micro-batches. So they do not depend on the number of workers."""
+
+    def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
+        norms = torch.nn.modules.batchnorm._NormBase
+        self._buffers = [
+            buffer
+            for module in modules
+            for layer in module.modules()
+            if isinstance(layer, norms)
+            for buffer in (layer.running_mean, layer.running_var)
+            if buffer is not None
+        ]
+        self.size = sum(buffer.numel() for buffer in self._buffers)
+
+    def read(self) -> torch.Tensor:
+        return torch.cat([buffer.detach().reshape(-1).to(torch.float64) for buffer in self._buffers])
+
+    def write(self, values: torch.Tensor) -> None:
+        at = 0
+        with torch.no_grad():
+            for buffer in self._buffers:
+                buffer.copy_(values[at : at + buffer.numel()].view_as(buffer))
+                at += buffer.numel()
+
+
+class Step:
+    """What is known of one step on this worker."""
+
+    HEAD = 4  # loss, then the wishes of rank 0
+
+    def __init__(self, part: Share, statistics: Statistics, copies: int, device: Any) -> None:
+        self.part = part
+        self.turn = 0  # the micro-batch that is out
+        self.done_backward = False
+        self.verdict: bool | None = None  # whether the step counts; None: not known yet
+        self.void = False  # it counts, and changes nothing: its loss is no number
+        self.values = torch.zeros(self.HEAD + statistics.size, dtype=torch.float64, device=device)
+        self._statistics, self._copies = statistics, copies
+        self._work: Any = None
+
+    @property
+    def micro(self) -> Micro:
+        return self.part.micros[self.turn]
+
+    @property
+    def is_last(self) -> bool:
+        return self.turn == len(self.part.micros) - 1
+
+    def next_turn(self) -> None:
+        if not self.done_backward:
+            raise JobError(f"a batch of step {self.part.step} had no backward pass", ONE_BACKWARD)
+        self.turn, self.done_backward = self.turn + 1, False
+
+    def add(self, loss: Any) -> None:
+        """What this micro-batch leaves. `copies` workers of a replica all add the same."""
+        if self.done_backward:
+            raise JobError(f"a batch of step {self.part.step} had two backward passes", ONE_BACKWARD)
+        self.done_backward = True
+        weight = self.micro.weight / self._copies
+        if weight:
+            self.values[0] += loss.detach().to(torch.float64) * weight
+            if self._statistics.size:
+                self.values[self.HEAD :] += self._statistics.read() * weight
+
+    def send(self, wishes: Sequence[float] | None, alone: bool) -> None:
+        if wishes is not None:
+            self.values[1 : self.HEAD] = torch.tensor(wishes, dtype=torch.float64)
+        if not alone:
+            self._work = dist.all_reduce(self.values, async_op=True)
+
+    def wait(self) -> None:
+        """Until the sums are there. Raises what torch raises when a worker is lost."""
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+        if self._statistics.size:
+            self._statistics.write(self.values[self.HEAD :])
+
+
+def average(parameters: Iterable[torch.Tensor], world: int) -> None:
+    """The mean of gradients over all workers, for models that are not wrapped."""
+    found = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    for dtype in sorted({gradient.dtype for gradient in found}, key=str):
+        same = [gradient for gradient in found if gradient.dtype == dtype]
+        flat = torch.cat([gradient.reshape(-1) for gradient in same])
+        dist.all_reduce(flat)
+        flat /= world
+        for gradient, part in zip(same, flat.split([gradient.numel() for gradient in same]), strict=True):
+            gradient.copy_(part.view_as(gradient))
