@@ -9,7 +9,7 @@ proportion of the trace; every fourth change (by the seed) follows at once, whil
 Half of the removals (by the seed) come with notice, of 12 s or of 2 s, which is too short for anything slow: the node
 is killed at the deadline, or when its worker has gone. The others are killed without a word.
 
-Then the same training is run on one worker, undisturbed. Bars: the loss of the last step is the same to 1e-9 relative
+Then the same training is run in one plain process, undisturbed. Bars: the loss of the last step is the same to 1e-9 relative
 (double precision; sums in another order differ by 1e-16 in a step, and training carries that on), no sample is skipped,
 none repeated. There is no peer: stock Ray Train keeps no position in the data, and would need most of an hour.
 Exit status 1 where a bar does not hold, 2 where the trace cannot be replayed.
@@ -18,7 +18,6 @@ Exit status 1 where a bar does not hold, 2 where the trace cannot be replayed.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import random
 import statistics
@@ -32,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import bars
-from training import spot_trace
+from training import chaos_job, spot_trace
 from training.cell import Cell, open_cell
 from training.step_log import Stamp, StepReader
 
@@ -140,27 +139,18 @@ def disturb(chaos: Chaos, levels: Iterator[spot_trace.Level], changes: int, medi
 
 
 def run_chaos(cell: Cell, folder: Path, levels: list[spot_trace.Level], given: argparse.Namespace) -> Chaos:
-    steps, known = given.changes * STEPS_PER_CHANGE, list(islice(spot_trace.replay(levels, given.max_nodes), 200))
-    median_s = statistics.median(level.duration_s for level in known) or 1.0
-    replay = (level for _ in iter(int, 1) for level in known)
+    steps, replay = given.changes * STEPS_PER_CHANGE, spot_trace.replay(levels, given.max_nodes)
+    median_s = statistics.median(level.duration_s for level in islice(spot_trace.replay(levels, given.max_nodes), 100))
     first = next(level for level in replay if level.nodes > 0)
-    while len(cell.nodes) < first.nodes:
+    for _ in range(first.nodes):
         cell.add()
-    with start_job(cell, folder, "disturbed", steps, given.max_nodes) as driver:
-        chaos = Chaos(cell, folder / "disturbed", steps, random.Random(given.seed), driver)
-        disturb(chaos, replay, given.changes, median_s)
-        driver.wait(60 + steps * 0.05)
+    set_pace(folder, CHANGE_S / STEPS_PER_CHANGE)
+    arguments = [str(folder), str(steps), str(given.max_nodes)]
+    with cell.start("training.chaos_job", arguments, folder, {JOB_ID_ENV: "chaos"}) as driver:
+        chaos = Chaos(cell, folder, steps, random.Random(given.seed), driver)
+        disturb(chaos, replay, given.changes, median_s or 1.0)
+        driver.wait(FOLLOW_TIMEOUT_S + steps * 0.05)
     return chaos
-
-
-@contextlib.contextmanager
-def start_job(cell: Cell, folder: Path, name: str, steps: int, max_workers: int) -> Iterator[Any]:
-    own = folder / name
-    own.mkdir()
-    set_pace(own, 0.0)
-    arguments = [str(own), str(steps), "1", str(max_workers)]
-    with cell.start("training.chaos_job", arguments, own, {JOB_ID_ENV: f"chaos-{name}"}) as driver:
-        yield driver
 
 
 def set_pace(folder: Path, seconds: float) -> None:
@@ -169,24 +159,12 @@ def set_pace(folder: Path, seconds: float) -> None:
     aside.rename(folder / "pace")
 
 
-def run_undisturbed(cell: Cell, folder: Path, steps: int) -> None:
-    with start_job(cell, folder, "undisturbed", steps, 1) as driver:
-        driver.wait(120 + steps * 0.05)
-
-
-def losses(folder: Path) -> dict[int, float | None]:
-    """By step: the one that was told last is that of the model's lineage."""
+def differences(folder: Path, alone: list[float]) -> dict[int, float]:
+    """By step: how far the loss is from that of the undisturbed training, relative; where it is known. Of a step that
+    was taken again, what was told last is that of the model's lineage."""
     lines = (folder / "curve.jsonl").read_text().splitlines()
-    return {entry["step"]: entry["loss"] for entry in map(json.loads, lines)}
-
-
-def differences(disturbed: dict[int, float | None], undisturbed: dict[int, float | None]) -> dict[int, float]:
-    """By step, relative; of the steps whose loss is known in both."""
-    return {
-        step: abs(loss - other) / abs(other)
-        for step, loss in disturbed.items()
-        if loss is not None and (other := undisturbed.get(step)) is not None
-    }
+    told = {entry["step"]: entry["loss"] for entry in map(json.loads, lines)}
+    return {step: abs(loss - alone[step - 1]) / abs(alone[step - 1]) for step, loss in told.items() if loss is not None}
 
 
 def restarts(stamps: list[Stamp]) -> int:
@@ -231,10 +209,8 @@ def measure(folder: Path, levels: list[spot_trace.Level], given: argparse.Namesp
     began_s = time.monotonic()
     with open_cell(0) as cell:
         chaos = run_chaos(cell, folder, levels, given)
-        took_s = time.monotonic() - began_s
-        run_undisturbed(cell, folder, chaos.steps)
-    found = audit(folder / "disturbed" / "ledger")
-    apart = differences(losses(folder / "disturbed"), losses(folder / "undisturbed"))
+    took_s = time.monotonic() - began_s
+    found, apart = audit(folder / "ledger"), differences(folder, chaos_job.train_alone(chaos.steps))
     if not given.json:
         print_story(chaos, found, apart, took_s)
     return bars.show(make_bars(chaos, found, apart, given.changes), given.json)
@@ -242,7 +218,7 @@ def measure(folder: Path, levels: list[spot_trace.Level], given: argparse.Namesp
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trace", type=Path, required=True)
+    parser.add_argument("--trace", type=Path, help="without one: a made-up one, from the seed")
     parser.add_argument("--changes", type=int, default=50)
     parser.add_argument("--max-nodes", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
@@ -252,7 +228,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     try:
-        levels = spot_trace.parse(given.trace.read_text())
+        levels = spot_trace.parse(given.trace.read_text()) if given.trace else spot_trace.make_up(given.seed)
         next(spot_trace.replay(levels, given.max_nodes))
     except (JobError, OSError, UnicodeDecodeError) as error:
         print(f"{given.trace}: {error}", file=sys.stderr)

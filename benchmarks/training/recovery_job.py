@@ -25,16 +25,15 @@ def train(run: Any, folder: Path, max_steps: int) -> None:
     model, optimizer = run.prepare(model, optimizer)
     log = StepLog(folder, ray.util.get_node_ip_address())
     epochs = -(-max_steps * workload.GLOBAL_BATCH // workload.SAMPLES)
-    done = None
+    done = run.done
     for batch in run.batches(dataset, global_batch=workload.GLOBAL_BATCH, epochs=epochs, max_steps=max_steps):
-        if done is not None and run.done > done:
+        if run.done > done:
             log.completed(run.done, run.world, run.attempt)
         done = run.done
         loss = torch.nn.functional.cross_entropy(model(batch.x), batch.y)
-        (loss * batch.weight).backward()
+        run.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
-        run.step(loss)
 
 
 def main(folder: Path, max_steps: int) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from itertools import accumulate, pairwise
 from tradewind.errors import JobError
 
 DEFAULT_GAP_S = 60.0  # of a JSON trace that does not tell
+_HINT = 'give JSON with "data": [counts], or lines of `ms,add|remove,node`, or of `date, time, count`'
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,11 @@ def parse(text: str) -> list[Level]:
     return _levels(points)
 
 
-_HINT = 'give JSON with "data": [counts], or lines of `ms,add|remove,node`, or of `date, time, count`'
+def make_up(seed: int, most: int = 4, count: int = 100) -> list[Level]:
+    """A trace for machines that have none: steps up and down, now and then nothing at all."""
+    draw = random.Random(seed)
+    counts = draw.choices(range(most + 1), weights=[1, *[2] * most], k=count)
+    return _merge([Level(nodes, draw.expovariate(1 / 600)) for nodes in counts])
 
 
 def replay(levels: Sequence[Level], max_nodes: int) -> Iterator[Level]:
