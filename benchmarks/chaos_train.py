@@ -9,9 +9,9 @@ proportion of the trace; every fourth change (by the seed) follows at once, whil
 Half of the removals (by the seed) come with notice, of 12 s or of 2 s, which is too short for anything slow: the node
 is killed at the deadline, or when its worker has gone. The others are killed without a word.
 
-Then the same training is run in one plain process, undisturbed. Bars: the loss of the last step is the same to 1e-9 relative
-(double precision; sums in another order differ by 1e-16 in a step, and training carries that on), no sample is skipped,
-none repeated. There is no peer: stock Ray Train keeps no position in the data, and would need most of an hour.
+Then the same training is run in one plain process, undisturbed. Bars: the loss of the last step is the same to 1e-9
+relative (double precision; sums in another order differ by 1e-16 in a step, and training carries that on), no sample is
+skipped, none repeated. There is no peer: stock Ray Train keeps no position in the data, and would need most of an hour.
 Exit status 1 where a bar does not hold, 2 where the trace cannot be replayed.
 """
 

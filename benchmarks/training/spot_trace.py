@@ -43,7 +43,7 @@ def parse(text: str) -> list[Level]:
         raise JobError("the trace is empty", _HINT)
     try:
         points = _parse_json(stripped) if stripped[0] in "{[" else _parse_lines(stripped)
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise JobError(f"the trace cannot be read: {type(error).__name__}: {error}", _HINT) from error
     if any(count < 0 for _, count in points):
         raise JobError("the trace has a negative number of nodes", _HINT)
@@ -105,6 +105,8 @@ def _parse_json(text: str) -> list[tuple[float, int]]:
         float(found.get("metadata", {}).get("gap_seconds", DEFAULT_GAP_S)) if isinstance(found, dict) else DEFAULT_GAP_S
     )
     counts = [_whole(value) for value in data]
+    if not counts or not 0 < gap_s < float("inf"):
+        raise ValueError("it needs counts, and a time between them")
     return [(number * gap_s, count) for number, count in enumerate([*counts, *counts[-1:]])]
 
 
