@@ -32,7 +32,7 @@ from typing import Any
 
 import bars
 from training import chaos_job, spot_trace
-from training.cell import Cell, open_cell
+from training.cell import BenchmarkFailed, Cell, open_cell
 from training.step_log import Stamp, StepReader
 
 from tradewind.autoscaler.providers.raylets import LocalNode
@@ -41,7 +41,7 @@ from tradewind.jobs.sample_ledger import Audit, audit
 from tradewind.model import JOB_ID_ENV
 
 TOLERANCE = 1e-9
-STEPS_PER_CHANGE, CHANGE_S = 100, 10.0  # what a change may take before the training is slowed down to wait for it
+STEPS_PER_CHANGE, CHANGE_S = 100, 10.0  # how long a change takes is not known before the first
 FOLLOW_TIMEOUT_S = 150.0
 HOLD_S, MAX_HOLD_S = 1.0, 5.0  # after a change: of a level of median length; of a long one
 NOTICES_S = (12.0, 2.0)
@@ -57,6 +57,7 @@ class Chaos:
     steps: int
     random: random.Random
     driver: Any
+    began_s: float = field(default_factory=time.monotonic)
     blackouts: int = 0
     removed: dict[str, int] = field(default_factory=lambda: {"killed": 0, "noticed": 0})
     added: int = 0
@@ -115,17 +116,18 @@ class Chaos:
 
         self.driver.wait_for(holds, f"steps on each of {len(wanted)} nodes", FOLLOW_TIMEOUT_S)
 
-    def pace(self, changes_left: int) -> None:
+    def pace(self, made: int, left: int) -> None:
         """As fast as the changes come, so that there are always steps left to disturb."""
         done = max((stamp.step for stamp in self._reader.read()), default=0)
-        set_pace(self.folder, min(5.0, changes_left * CHANGE_S / max(1, self.steps - done)))
+        change_s = (CHANGE_S + time.monotonic() - self.began_s) / (1 + made)
+        set_pace(self.folder, left * change_s / max(1, self.steps - done))
 
 
 def disturb(chaos: Chaos, levels: Iterator[spot_trace.Level], changes: int, median_s: float) -> None:
     chaos.follow()
     while (made := chaos.changes()) < changes:
         level = next(levels)
-        chaos.pace(changes - made)
+        chaos.pace(made, changes - made)
         _say(f"{made} changes; {len(chaos.cell.nodes)} -> {level.nodes} nodes")
         chaos.go_to(level.nodes)
         if level.nodes == 0:
@@ -236,7 +238,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="chaos") as temporary:
         folder = given.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        return measure(folder, levels, given)
+        try:
+            return measure(folder, levels, given)
+        except BenchmarkFailed as error:
+            print(error, file=sys.stderr)
+            return 1
 
 
 if __name__ == "__main__":

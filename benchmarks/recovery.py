@@ -188,9 +188,13 @@ def main() -> int:
     parser.add_argument("--peer-rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="recovery") as folder, open_cell(WORKERS) as cell:
-        ours = measure_ours(cell, Path(folder) / "ours", given.rounds)
-        peers = measure_peer(cell, Path(folder) / "peer", given.peer_rounds)
+    try:
+        with tempfile.TemporaryDirectory(prefix="recovery") as folder, open_cell(WORKERS) as cell:
+            ours = measure_ours(cell, Path(folder) / "ours", given.rounds)
+            peers = measure_peer(cell, Path(folder) / "peer", given.peer_rounds)
+    except BenchmarkFailed as error:
+        print(error, file=sys.stderr)
+        return 1
     if not given.json:
         print_rounds(ours, peers)
     return bars.show(make_bars(ours, peers), given.json)

@@ -25,7 +25,7 @@ from typing import Any
 
 import bars
 import psutil
-from training.cell import Cell, open_cell
+from training.cell import BenchmarkFailed, Cell, open_cell
 from training.steady_job import PARTS, SHAPES, WORKERS
 
 from tradewind.autoscaler.providers.raylets import processes
@@ -96,8 +96,12 @@ def main() -> int:
     given = parser.parse_args()
     if given.blocks < FIRST + 3:
         parser.error(f"--blocks must be at least {FIRST + 3}")
-    with tempfile.TemporaryDirectory(prefix="steady") as folder, open_cell(WORKERS) as cell:
-        found = {name: measure(cell, Path(folder), name, given.blocks) for name in SHAPES}
+    try:
+        with tempfile.TemporaryDirectory(prefix="steady") as folder, open_cell(WORKERS) as cell:
+            found = {name: measure(cell, Path(folder), name, given.blocks) for name in SHAPES}
+    except BenchmarkFailed as error:
+        print(error, file=sys.stderr)
+        return 1
     if not given.json:
         for name, figures in found.items():
             print_parts(name, figures)

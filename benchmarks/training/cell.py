@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -121,6 +122,7 @@ class Driver:
 @contextlib.contextmanager
 def open_cell(num_nodes: int) -> Iterator[Cell]:
     """A cell with `num_nodes` nodes. All of it is ended and removed at the end, whatever happens."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # `timeout` sends it: the nodes must not stay behind
     root = default_base() / f"b{secrets.token_hex(3)}"
     root.mkdir()
     head = LocalHead.start(root, env=_import_path())
