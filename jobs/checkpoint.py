@@ -1,35 +1,61 @@
-"""Checkpoints on disk: whole or not there. A torn or damaged one is told apart, and the one before it is used.
+"""The checkpoints of a run: committed as a whole, found again, checked, kept and removed.
 
-One folder per checkpoint, `step-00000120-attempt-003`, with `state.pt` (whatever was registered) and `meta.json` (step,
-position, size and checksum of the state). It is written aside under a dotted name, flushed to the disk, and renamed:
-the rename is the commit. The checksum finds what the rename cannot (a bad disk, a truncated copy).
+    all ranks: Saver -> Part ──> Committer (one process): Checkpoints.commit -> prune      restore: whole -> dcp.Reader
+
+One folder each, `step-00000120-attempt-003`: a data file of raw bytes from every rank, an index (what lies where,
+with a checksum for every block), and, written last, `meta.json` (step, data order, files and their sizes, checksum of
+the index). The chain of checksums begins there; a folder without a valid one is torn, and counts for nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
+import errno
 import json
 import logging
-import os
 import re
-import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tradewind.errors import JobError
+from tradewind.jobs.shards import Entry, merge
+from tradewind.jobs.storage import Store, open_store
 
 logger = logging.getLogger(__name__)
 
 NAME = re.compile(r"step-(\d+)-attempt-(\d+)")
-STATE_FILE, META_FILE, ATTEMPT_FILE = "state.pt", "meta.json", "last-attempt"
-FORMAT = 1
+META_FILE, ATTEMPT_FILE, DAMAGED_FILE = "meta.json", "last-attempt", "damaged.json"
+FORMAT = 2
+BLOCK_BYTES = 4 << 20  # each has a checksum: who loads a slice of a tensor reads and checks only the blocks it needs
 
 
 class CheckpointDamaged(JobError):
     default_hint = "the checkpoint before it is used by itself"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one rank has to say of its part of a checkpoint, when its bytes are durable or have failed to be."""
+
+    step: int
+    attempt: int
+    rank: int
+    world: int
+    file: str  # a name of its own each time: what is committed is never written over
+    held: tuple[str, ...] = ()  # all keys of its state, whoever writes them
+    entries: tuple[Entry, ...] = ()
+    file_bytes: int = 0
+    stall_s: float = 0.0  # for which training stood still
+    write_s: float = 0.0
+    error: str = ""  # why there is nothing
+
+    @property
+    def name(self) -> str:
+        return name_of(self.step, self.attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,107 +64,222 @@ class Meta:
 
     step: int  # optimizer steps that are in it
     attempt: int
-    workers: int
-    state_bytes: int
-    state_sha256: str
+    world: int
+    files: Mapping[str, int]  # sizes
+    index: str  # the file that says what lies where, and its checksum
+    index_crc32: int
+    layout: Mapping[str, Any] = field(default_factory=dict)  # of the run that wrote it, for people
     order: Mapping[str, int] | None = None  # the order of the data; a run with another order does not continue it
+    written_at_s: float = 0.0
     format: int = FORMAT
 
+    @property
+    def name(self) -> str:
+        return name_of(self.step, self.attempt)
 
-def save(folder: Path, state: Any, *, step: int, attempt: int, workers: int, order: Mapping[str, int] | None) -> Path:
-    """Write a checkpoint; when this returns, it survives a kill and a power cut."""
-    import torch
-
-    final = folder / f"step-{step:08d}-attempt-{attempt:03d}"
-    aside = folder / f".{final.name}.tmp"
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    torch.save(state, aside / STATE_FILE)
-    payload = aside / STATE_FILE
-    meta = Meta(step, attempt, workers, payload.stat().st_size, _sha256(payload), order)
-    (aside / META_FILE).write_text(json.dumps(asdict(meta)))
-    for path in (payload, aside / META_FILE, aside):
-        _flush(path)
-    shutil.rmtree(final, ignore_errors=True)  # a damaged one of the same step
-    aside.rename(final)
-    _flush(folder)
-    return final
+    @property
+    def num_bytes(self) -> int:
+        return sum(self.files.values())
 
 
-def check(path: Path) -> Meta:
-    """The meta data of a whole checkpoint. Raises CheckpointDamaged."""
-    try:
-        meta = Meta(**json.loads((path / META_FILE).read_text()))
-        found = (path / STATE_FILE).stat().st_size, _sha256(path / STATE_FILE)
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointDamaged(f"checkpoint {path.name} cannot be read: {error}") from error
-    if found != (meta.state_bytes, meta.state_sha256):
-        raise CheckpointDamaged(
-            f"checkpoint {path.name} is damaged: {found[0]} bytes of {meta.state_bytes}, or another checksum"
-        )
-    return meta
+class Checkpoints:
+    """The folder of a run, in any store. Whoever commits, prunes or counts attempts is alone in doing so."""
 
+    def __init__(self, store: Store) -> None:
+        self.store = store
 
-def load(path: Path, map_location: Any = "cpu") -> Any:
-    """The state of a checkpoint that was checked."""
-    import torch
+    @classmethod
+    def at(cls, where: str | Path) -> Checkpoints:
+        return cls(open_store(where))
 
-    # It is ours, and its checksum was compared; RNG states of numpy and Python are not plain tensors.
-    return torch.load(path / STATE_FILE, map_location=map_location, weights_only=False)
+    # --- writing
 
+    def commit(
+        self, parts: Sequence[Part], *, layout: Mapping[str, Any] | None = None, order: Mapping[str, int] | None = None
+    ) -> Meta:
+        """Make a checkpoint of the parts of all ranks. Raises JobError, and then there is none."""
+        first = parts[0]
+        if {(part.name, part.rank) for part in parts} != {(first.name, rank) for rank in range(first.world)}:
+            hint = "all ranks must save at the same step"
+            raise JobError(f"{first.name}: these are not the parts of {first.world} ranks", hint)
+        entries = merge((part.entries for part in parts), (key for part in parts for key in part.held))
+        index = json.dumps([_to_json(entry) for entry in entries]).encode()
+        crc32 = zlib.crc32(index)
+        file = f"index-{crc32:08x}.json"
+        self.store.put(f"{first.name}/{file}", index)
+        files = {part.file: part.file_bytes for part in parts if part.file_bytes} | {file: len(index)}
+        at_s = round(time.time(), 3)
+        meta = Meta(first.step, first.attempt, first.world, files, file, crc32, layout or {}, order, at_s)
+        if wrong := self._wrong_size(meta):
+            hint = "all machines must see the same folder: use shared storage or a bucket"
+            raise JobError(f"{meta.name}: {wrong}", hint)
+        self.store.put(f"{meta.name}/{META_FILE}", _signed(meta))
+        return meta
 
-def newest(folder: Path) -> tuple[Path, Meta] | None:
-    """The newest whole checkpoint; damaged ones are passed over with a warning."""
-    for path in reversed(listing(folder)):
+    def withdraw(self, name: str, files: Iterable[str]) -> None:
+        """Remove parts that will not be committed; all of the folder, unless an earlier commit stands there."""
+        if META_FILE not in self.store.listing(name):
+            self.store.remove(name)
+            return
+        for file in files:
+            self.store.remove(f"{name}/{file}")
+
+    def discard(self, name: str) -> None:
+        """Remove a checkpoint, its commit first: what is left of it if this is killed half-way counts for nothing."""
+        self.store.remove(f"{name}/{META_FILE}")
+        self.store.remove(name)
+
+    def reject(self, name: str, why: str) -> None:
+        """Take back the commit of a damaged one, so that it is not counted as the newest to keep; prune removes it."""
+        self.store.put(f"{name}/{DAMAGED_FILE}", json.dumps({"why": why}).encode())
+        self.store.remove(f"{name}/{META_FILE}")
+
+    def prune(self, keep: int, *, idle: bool = False) -> list[str]:
+        """Remove all but the newest `keep` whole ones (at least one), and what killed writers left behind.
+
+        A torn one that is newer than the newest whole one may be in the making, unless nobody writes (`idle`).
+        """
+        names = self.names()
+        kept = [meta.name for meta in self.whole(quiet=True)][: max(1, keep)]
+        if kept:
+            gone = [name for name in names if name not in kept and (idle or names.index(name) < names.index(kept[0]))]
+        else:  # damaged ones are left for people to look at
+            gone = [name for name in names if idle and META_FILE not in self.store.listing(name)]
+        for name in gone:
+            self._try_discard(name)
+        return gone
+
+    def next_attempt(self, above: int = 0) -> int:
+        """Count up the worker groups of a run, over restarts of its driver as well; in any case above `above`."""
         try:
-            return path, check(path)
-        except CheckpointDamaged as error:
-            logger.warning("%s", error)
-    return None
+            last = int(self.store.read(ATTEMPT_FILE) or b"0")
+        except FileNotFoundError:
+            last = 0
+        last = max(last, above) + 1
+        try:
+            self.store.put(ATTEMPT_FILE, str(last).encode())
+        except OSError as error:  # a full disk ends no training
+            logger.warning("attempt %d cannot be recorded in %s: %s", last, self.store.where, error)
+        return last
+
+    # --- reading
+
+    def names(self) -> list[str]:
+        """All folders of checkpoints, torn ones as well, oldest first. Later attempts at a step are newer."""
+        found = ((NAME.fullmatch(name), name) for name, size in self.store.listing().items() if size is None)
+        return [name for _, _, name in sorted((int(match[1]), int(match[2]), name) for match, name in found if match)]
+
+    def whole(self, quiet: bool = False) -> Iterator[Meta]:
+        """Newest first. What is torn or damaged is passed over with a warning that says what is wrong."""
+        for name in reversed(self.names()):
+            try:
+                yield self.check(name)
+            except CheckpointDamaged as error:
+                if not quiet:
+                    logger.warning("%s", error)
+
+    def newest(self) -> Meta | None:
+        return next(self.whole(), None)
+
+    def check(self, name: str) -> Meta:
+        """Whether it is committed and all its files have their sizes. Checksums of the data are compared when it is
+        loaded, or by `verify`. Raises CheckpointDamaged."""
+        meta = _read_meta(name, self._read(name, META_FILE))
+        if wrong := self._wrong_size(meta):
+            raise CheckpointDamaged(f"checkpoint {name} is damaged: {wrong}")
+        return meta
+
+    def entries(self, meta: Meta) -> list[Entry]:
+        """The index. Raises CheckpointDamaged."""
+        content = self._read(meta.name, meta.index)
+        if zlib.crc32(content) != meta.index_crc32:
+            raise CheckpointDamaged(f"checkpoint {meta.name} is damaged: {meta.index} has another checksum")
+        return [_from_json(fields) for fields in json.loads(content)]
+
+    def verify(self, name: str) -> Meta:
+        """Read every byte and compare all checksums. Raises CheckpointDamaged."""
+        meta = self.check(name)
+        for entry in self.entries(meta):
+            for number in range(len(entry.sums)):
+                start = entry.position + number * BLOCK_BYTES
+                size = min(BLOCK_BYTES, entry.num_bytes - number * BLOCK_BYTES)
+                check_blocks(name, entry, number, memoryview(self._read(name, entry.file, start, size)))
+        return meta
+
+    def _read(self, name: str, file: str, start: int = 0, num_bytes: int | None = None) -> bytearray:
+        with reading(name, file):
+            return self.store.read(f"{name}/{file}", start, num_bytes)
+
+    def _wrong_size(self, meta: Meta) -> str:
+        found = self.store.listing(meta.name)
+        for file, size in meta.files.items():
+            if found.get(file) != size:
+                return f"{file} has {found[file]} bytes of {size}" if file in found else f"{file} is missing"
+        return ""
+
+    def _try_discard(self, name: str) -> None:
+        try:
+            self.discard(name)
+        except OSError as error:
+            logger.warning("checkpoint %s cannot be removed now: %s; it is tried again after the next one", name, error)
 
 
-def listing(folder: Path) -> list[Path]:
-    """All committed checkpoints, oldest first. Later attempts of a step are newer."""
-    named = ((NAME.fullmatch(path.name), path) for path in _children(folder))
-    return [path for _, _, path in sorted((int(match[1]), int(match[2]), path) for match, path in named if match)]
+def name_of(step: int, attempt: int) -> str:
+    return f"step-{step:08d}-attempt-{attempt:03d}"
 
 
-def prune(folder: Path, keep: int) -> list[Path]:
-    """Remove all but the newest `keep`, and what killed writers left aside. Returns what was removed."""
-    old = listing(folder)[:-keep]
-    debris = [path for path in _children(folder) if path.name.startswith(".step-") and path.name.endswith(".tmp")]
-    for path in old + debris:
-        shutil.rmtree(path, ignore_errors=True)
-    return old
-
-
-def next_attempt(folder: Path, above: int = 0) -> int:
-    """Count up the worker groups of a run, over restarts of its driver as well; in any case above `above`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / ATTEMPT_FILE
-    last = 0
-    with contextlib.suppress(FileNotFoundError):
-        last = int(path.read_text() or 0)
-    last = max(last, above)
-    aside = path.with_suffix(".tmp")
-    aside.write_text(str(last + 1))
-    _flush(aside)
-    aside.rename(path)
-    return last + 1
-
-
-def _children(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+@contextmanager
+def reading(name: str, file: str) -> Iterator[None]:
+    """A file that is gone, or that the disk cannot read, is damage. A store that cannot be reached is not."""
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if file == META_FILE:
+            raise CheckpointDamaged(f"checkpoint {name} was never finished: it has no {file}") from error
+        raise CheckpointDamaged(f"checkpoint {name} is damaged: {file} is missing") from error
+    except OSError as error:
+        if error.errno == errno.EIO:
+            raise CheckpointDamaged(f"checkpoint {name} is damaged: {file}: {error}") from error
+        raise
+
+
+def check_blocks(name: str, entry: Entry, first: int, content: memoryview) -> None:
+    """Compare the checksums of the blocks from number `first` on. Raises CheckpointDamaged."""
+    for number, wanted in enumerate(entry.sums[first : first + -(-content.nbytes // BLOCK_BYTES)]):
+        if zlib.crc32(content[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]) != wanted:
+            where = f"{entry.file}, {entry.key!r}, block {first + number}"
+            raise CheckpointDamaged(f"checkpoint {name} is damaged: {where} has another checksum")
+
+
+def sums_of(content: memoryview) -> tuple[int, ...]:
+    """The checksums of an entry, one for each block."""
+    starts = range(0, content.nbytes, BLOCK_BYTES)
+    return tuple(zlib.crc32(content[start : start + BLOCK_BYTES]) for start in starts)
+
+
+def _signed(meta: Meta) -> bytes:
+    fields = asdict(meta)
+    return json.dumps({"meta": fields, "crc32": _crc32(fields)}, indent=1).encode()
+
+
+def _read_meta(name: str, content: bytes | bytearray) -> Meta:
+    try:
+        found = json.loads(content)
+        if found["crc32"] != _crc32(found["meta"]):
+            raise ValueError("another checksum")
+        return Meta(**found["meta"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointDamaged(f"checkpoint {name} is damaged: {META_FILE}: {error}") from error
+
+
+def _crc32(fields: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(fields, sort_keys=True).encode())
+
+
+def _to_json(entry: Entry) -> list[Any]:
+    return [getattr(entry, name) for name in Entry.__slots__]
+
+
+def _from_json(fields: Sequence[Any]) -> Entry:
+    values: list[Any] = [tuple(value) if isinstance(value, list) else value for value in fields]
+    return Entry(*values)

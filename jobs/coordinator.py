@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tradewind.events import CheckpointCommitted, PhaseChanged, StepCommitted, encode
+from tradewind.jobs.commits import Commits
 from tradewind.jobs.meeting import Meeting
 from tradewind.jobs.membership import Arrival, Change, Roster
 from tradewind.model import COORDINATOR_PREFIX, RAY_NAMESPACE, Phase, Target, Wish
@@ -71,6 +72,7 @@ class Progress:
     loss: float | None = None
     checkpoint_step: int | None = None
     steps_per_s: float | None = None
+    saves: str = ""  # how often, and why
 
 
 @dataclass(slots=True)
@@ -95,6 +97,7 @@ class Coordinator:
         self._progress = Progress()
         self._handover = Handover()
         self._meeting = Meeting(self._formed, self._lost)
+        self._commits: Commits | None = None
 
     # --- the platform's agent
 
@@ -114,17 +117,40 @@ class Coordinator:
     async def declare(self, wish: dict[str, Any] | None) -> None:
         self._wish = Wish(**wish) if wish else None
 
-    async def begin_attempt(self, attempt: int, workers: int, least: int = 1) -> None:
+    async def begin_attempt(
+        self, attempt: int, workers: int, least: int = 1, replica: int = 1, whole: bool = False
+    ) -> None:
         self._progress.attempt, self._progress.workers, self._progress.steps_per_s = attempt, workers, None
         self._handover.attempt = 0
-        self._meeting.begin(attempt, least)
+        self._meeting.begin(attempt, least, replica, whole)
 
     def _formed(self, roster: Roster) -> None:
         """A group stands: its epoch is the number of the attempt."""
         self._progress.attempt, self._progress.workers = roster.epoch, len(roster.members)
+        if self._commits and not roster.first:
+            self._commits.count_attempt(roster.epoch)
 
-    def _lost(self, count: int) -> None:
+    def _lost(self, ranks: list[int]) -> None:
+        count = len(ranks)
+        if self._commits:
+            self._commits.lose(self._meeting.now.epoch, ranks)
         self._turn(Phase.RESTARTING, f"{count} worker{'s' * (count != 1)} lost", self._progress.workers - count)
+
+    # --- checkpoints: every rank brings its part, here they become a whole
+
+    async def keep_checkpoints(self, where: str, keep: int, layout: str) -> None:
+        self._commits = Commits(where, keep, layout)
+
+    async def saved(self, part: Any, order: dict[str, Any] | None) -> dict[str, Any]:
+        """A rank's part is durable, or failed. Waits until it is known what became of the whole."""
+        assert self._commits is not None
+        outcome = await self._commits.add(part, order)
+        if outcome.get("is_news"):
+            self._checkpointed(outcome)
+        return outcome
+
+    async def interval(self, words: str) -> None:
+        self._progress.saves = words
 
     # --- membership: the control loop tells of processes, members meet
 
@@ -253,17 +279,17 @@ class Coordinator:
             )
         )
 
-    async def checkpointed(self, attempt: int, step: int, path: str, duration_s: float) -> None:
-        self._progress.checkpoint_step = step
+    def _checkpointed(self, outcome: dict[str, Any]) -> None:
+        self._progress.checkpoint_step = outcome["step"]
         self._outbox.put(
             CheckpointCommitted(
                 at_s=self._clock(),
                 job_id=self._job_id,
-                attempt=attempt,
+                attempt=outcome["attempt"],
                 sequence=0,
-                step=step,
-                path=path,
-                duration_s=duration_s,
+                step=outcome["step"],
+                path=outcome["path"],
+                duration_s=outcome["stall_s"] + outcome["write_s"],
             )
         )
 

@@ -2,11 +2,11 @@
 
     rank = replica * R + coordinate,  coordinate = (stage * fsdp + shard) * tp + slice,  R = pp * fsdp * tp
 
-A replica is one data-parallel copy of the model, and the unit of elasticity: replicas come and go, the coordinates inside
-of one stay what they are. Only `fsdp=all` is different: there is one copy, cut into as many shards as there are workers.
+A replica is one data-parallel copy of the model, and the unit of elasticity: replicas come and go, the coordinates
+inside of one stay what they are. Only `fsdp=all` is different: one copy, cut into as many shards as there are workers.
 
-Every worker's part of a parameter is a box of the full tensor. So who has to send what to whom, when the layout changes,
-follows from intersections of boxes (`overlap`), for any two layouts.
+Every worker's part of a parameter is a box of the full tensor. So who has to send what to whom, when the layout
+changes, follows from intersections of boxes (`overlap`), for any two layouts.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Layout:
             words = _words(text)
             if words == {"fsdp": "all"}:
                 return cls(whole=True)
-            found = cls(**_sizes(words, min_workers))
+            sizes = _sizes(words, min_workers)
+            found = cls(sizes.get("pp", 1), sizes.get("fsdp", 1), sizes.get("tp", 1))
         if min_workers % found.replica_size:
             size = found.replica_size
             hint = f"let the least number of workers be a multiple of {size}, or make the replica smaller"
@@ -107,7 +108,7 @@ def chunk(length: int, parts: int, index: int) -> tuple[int, int]:
 
 
 def box(shape: tuple[int, ...], tp_dim: int | None, at: Coordinate, tp: int, fsdp: int) -> Box:
-    """The part of a parameter at a coordinate: first a slice along `tp_dim`, and of that a shard of the first dimension."""
+    """The part of a parameter at a coordinate: a slice along `tp_dim`, and of that a shard of the first dimension."""
     spans = [(0, length) for length in shape]
     if tp_dim is not None:
         spans[tp_dim] = chunk(shape[tp_dim], tp, at.slice)

@@ -23,16 +23,16 @@ PATIENCE_S = 60.0  # for members that neither come nor die, once another waits
 class Meeting:
     """Lives on the coordinator's event loop, which needs no locks."""
 
-    def __init__(self, formed: Callable[[membership.Roster], None], lost: Callable[[int], None]) -> None:
+    def __init__(self, formed: Callable[[membership.Roster], None], lost: Callable[[list[int]], None]) -> None:
         self.now = membership.begin(1, 1)
         self._formed, self._lost = formed, lost
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._over = False
 
-    def begin(self, epoch: int, least: int) -> None:
+    def begin(self, epoch: int, least: int, replica: int = 1, whole: bool = False) -> None:
         """New processes; whoever is left of the old ones is not let in."""
-        self.now, self._over = membership.begin(epoch, least), False
+        self.now, self._over = membership.begin(epoch, least, replica, whole), False
         self._wake()
 
     def enroll(self, members: Iterable[str]) -> None:
@@ -45,7 +45,7 @@ class Meeting:
         lost = frozenset(members) & self.now.enrolled
         if lost and not self._over:
             if self.now.roster and (standing := lost.intersection(self.now.roster.members)):
-                self._lost(len(standing))
+                self._lost([self.now.roster.members.index(member) for member in standing])
             self._set(membership.lose(self.now, lost))
 
     def close(self) -> None:
@@ -54,13 +54,12 @@ class Meeting:
 
     async def meet(self, arrival: Arrival) -> dict[str, Any] | None:
         """Wait for the next roster. None: this member is not part of it, and never will be."""
-        before = self.now.epoch
         try:
             self._set(membership.arrive(self.now, arrival))
         except Fenced:
             return None
         end = time.monotonic() + PATIENCE_S
-        while self.now.epoch == before and arrival.member in self.now.enrolled:
+        while arrival.member in self.now.arrived:  # until it stands in a roster, or is out
             await self._next_change(end - time.monotonic())
             if time.monotonic() >= end:
                 end += PATIENCE_S

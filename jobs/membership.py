@@ -5,6 +5,10 @@
 A roster is formed when every member that is expected has come: those of the last roster that are neither lost nor
 leaving, and the joiners that stand at the door. Nothing is decided by the members themselves, so there are never two
 groups. Who was once taken for lost stays out, also when it comes back: `Fenced`.
+
+Replicas are the unit: a roster has whole ones only, who is left over waits in reserve. The state is cut into parts (one
+for plain data parallelism, the coordinates of a replica for sharded models); the roster says at which step the group
+goes on, and who gives each part: the newest step of which every part is in somebody's memory.
 """
 
 from __future__ import annotations
@@ -35,6 +39,11 @@ class Arrival:
     host: str
     port: int  # where its store for the next group listens
     broken: bool = False  # its collective does not work any more
+    part: int = 0  # of the state that it holds
+    copies: tuple[tuple[int, int], ...] = ()  # (part, step) that it has beside, in its memory
+
+    def has(self, part: int, step: int) -> bool:
+        return (self.part, self.step) == (part, step) or (part, step) in self.copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +52,14 @@ class Roster:
 
     epoch: int
     members: tuple[str, ...]
+    hosts: tuple[str, ...]
     steps: tuple[int, ...]  # that each member's state holds
+    held: tuple[int, ...]  # the part of it
     host: str
     port: int
-
-    @property
-    def leader(self) -> int:
-        """The rank whose state counts: the most advanced, the lowest of these."""
-        return self.steps.index(max(self.steps))
-
-    @property
-    def step(self) -> int:
-        return max(max(self.steps), 0)
-
-    @property
-    def agreed(self) -> bool:
-        """Whether all hold the same state already."""
-        return len(set(self.steps)) == 1
+    step: int = 0  # where the group goes on; NOTHING_YET: from storage, if there is anything
+    givers: tuple[int, ...] = ()  # of each part: the rank that has it, as of `step`
+    first: bool = False  # the first roster of these processes: they start from storage, or from nothing
 
 
 class Fenced(Exception):
@@ -72,6 +72,8 @@ class Membership:
 
     epoch: int = 0  # of the roster that stands, or stood last
     least: int = 1
+    replica: int = 1  # workers in each
+    whole: bool = False  # one copy of the state, cut into as many parts as there are members
     order: tuple[str, ...] = ()  # of ranks: as they were enrolled
     enrolled: frozenset[str] = frozenset()  # may take part
     starters: frozenset[str] = frozenset()  # the first roster waits for all of them
@@ -81,9 +83,9 @@ class Membership:
     gone: frozenset[str] = frozenset()  # lost or released; for ever
 
 
-def begin(epoch: int, least: int, gone: Iterable[str] = ()) -> Membership:
+def begin(epoch: int, least: int, replica: int = 1, whole: bool = False) -> Membership:
     """A new set of worker processes, whose first roster will have the number `epoch`."""
-    return Membership(epoch=epoch - 1, least=least, gone=frozenset(gone))
+    return Membership(epoch=epoch - 1, least=least, replica=replica, whole=whole)
 
 
 def enroll(now: Membership, members: Iterable[str]) -> Membership:
@@ -117,8 +119,11 @@ def lose(now: Membership, members: Iterable[str]) -> Membership:
 
 def release(now: Membership, members: Iterable[str]) -> Membership:
     """They are to leave at the next boundary, once: who cannot be spared there has to be asked again. Below the least
-    number nobody is released."""
-    wanted = (frozenset(members) & now.enrolled) | now.leaving
+    number nobody is released. Who waits in reserve goes at once."""
+    asked = frozenset(members) & now.enrolled
+    if now.roster is not None:
+        now = lose(now, asked & now.arrived.keys() - frozenset(now.roster.members))
+    wanted = (asked & now.enrolled) | now.leaving
     return replace(now, leaving=wanted) if len(now.enrolled - wanted) >= now.least else now
 
 
@@ -136,39 +141,111 @@ def change(now: Membership) -> Change:
     standing = frozenset(now.roster.members)
     if standing & now.gone or any(now.arrived[name].broken for name in standing & now.arrived.keys()):
         return Change.HARD
-    if standing & now.leaving or now.arrived.keys() - standing:
+    if standing & now.leaving or len(now.arrived.keys() - standing) >= now.replica:
         return Change.SOFT
     return Change.NONE
 
 
 def settle(now: Membership) -> Membership:
-    """Form the next roster if everybody is there. Survivors keep their order, joiners come after them."""
+    """Form the next roster if everybody is there, and enough."""
     if not expected(now) <= now.arrived.keys():
         return now
     out = now.leaving & now.arrived.keys()
-    if not _can_train([arrival for name, arrival in now.arrived.items() if name not in out], now.least):
-        out = frozenset()  # they cannot go yet: who stays needs their state, or is too few
-    staying = [arrival for name, arrival in now.arrived.items() if name not in out]
-    if not _can_train(staying, now.least):
+    if not _can_spare(now, out):
+        out = _NOBODY  # they cannot go yet: who stays needs their state, or is too few
+    staying = [now.arrived[name] for name in now.order if name in now.arrived and name not in out]
+    seated = seat(staying, now.roster, now.replica)
+    if len(seated) < max(now.least, now.replica) or all(arrival.step == NOTHING_YET for arrival in seated):
         return now
-    ordered = sorted(staying, key=lambda arrival: now.order.index(arrival.member))
-    roster = Roster(
-        epoch=now.epoch + 1,
-        members=tuple(arrival.member for arrival in ordered),
-        steps=tuple(arrival.step for arrival in ordered),
-        host=ordered[0].host,
-        port=ordered[0].port,
-    )
+    roster = _roster(now, seated)
     return replace(
         now,
         epoch=roster.epoch,
         roster=roster,
-        arrived={},
+        arrived={arrival.member: arrival for arrival in staying if arrival.member not in roster.members},
         gone=now.gone | out,
         enrolled=now.enrolled - out,
         leaving=_NOBODY,
     )
 
 
-def _can_train(members: Sequence[Arrival], least: int) -> bool:
-    return len(members) >= least and any(arrival.step > NOTHING_YET for arrival in members)
+def seat(staying: Sequence[Arrival], before: Roster | None, replica: int) -> list[Arrival]:
+    """Who sits where: rank = row * replica + part. Whole replicas stay as they are and come first; in the rows after
+    them, everybody sits at the part that it holds where that is free. The rest follows, node by node. Who is left over
+    waits."""
+    rows = len(staying) // replica
+    if before is None:
+        return _by_host(staying)[: rows * replica]
+    intact, rest = _intact(staying, before, replica)
+    free = [[None] * replica for _ in range(rows - len(intact))]
+    seats: list[list[Arrival | None]] = [*intact[:rows], *free]  # type: ignore[list-item]
+    rest = [*rest, *(arrival for row in intact[rows:] for arrival in row)]
+    for arrival in [each for each in rest if each.step > NOTHING_YET]:
+        row = next((row for row in seats if row[arrival.part % replica] is None), None)
+        if row is not None:
+            row[arrival.part % replica] = arrival
+            rest.remove(arrival)
+    waiting = iter(_by_host(rest))
+    return [found for row in seats for found in (each or next(waiting) for each in row)]
+
+
+def agree(arrivals: Sequence[Arrival], parts: int) -> tuple[int, tuple[int, ...]] | None:
+    """The newest step of which every part is in somebody's memory, and whose: an index for each part."""
+    steps = {arrival.step for arrival in arrivals} | {step for arrival in arrivals for _, step in arrival.copies}
+    for step in sorted(steps - {NOTHING_YET}, reverse=True):
+        holders = [
+            next((at for at, arrival in enumerate(arrivals) if arrival.has(part, step)), None) for part in range(parts)
+        ]
+        if None not in holders:
+            return step, tuple(at for at in holders if at is not None)
+    return None
+
+
+def _roster(now: Membership, seated: Sequence[Arrival]) -> Roster:
+    found = agree(seated, _parts(now)) if now.roster else (max(arrival.step for arrival in seated), ())
+    step, givers = found or (NOTHING_YET, ())
+    return Roster(
+        epoch=now.epoch + 1,
+        members=tuple(arrival.member for arrival in seated),
+        hosts=tuple(arrival.host for arrival in seated),
+        steps=tuple(arrival.step for arrival in seated),
+        held=tuple(arrival.part for arrival in seated),
+        host=seated[0].host,
+        port=seated[0].port,
+        step=step,
+        givers=givers,
+        first=now.roster is None,
+    )
+
+
+def _parts(now: Membership) -> int:
+    """Into how many parts the state of the last roster is cut."""
+    return len(now.roster.members) if now.whole and now.roster else now.replica
+
+
+def _intact(
+    staying: Sequence[Arrival], before: Roster | None, replica: int
+) -> tuple[list[list[Arrival]], list[Arrival]]:
+    """Replicas of the roster before that are still whole, and everybody else."""
+    by_name = {arrival.member: arrival for arrival in staying}
+    rows: list[list[Arrival]] = []
+    members = before.members if before else ()
+    for first in range(0, len(members), replica):
+        row = members[first : first + replica]
+        if all(name in by_name for name in row):
+            rows.append([by_name.pop(name) for name in row])
+    return rows, list(by_name.values())
+
+
+def _by_host(arrivals: Sequence[Arrival]) -> list[Arrival]:
+    hosts = list(dict.fromkeys(arrival.host for arrival in arrivals))
+    return sorted(arrivals, key=lambda arrival: hosts.index(arrival.host))
+
+
+def _can_spare(now: Membership, out: frozenset[str]) -> bool:
+    """Whether the others are enough, and need not go back for the state of those that leave."""
+    others = [arrival for arrival in now.arrived.values() if arrival.member not in out]
+    if len(others) < max(now.least, now.replica) or all(arrival.step == NOTHING_YET for arrival in others):
+        return False
+    with_them, without = agree(list(now.arrived.values()), _parts(now)), agree(others, _parts(now))
+    return with_them is None or (without is not None and without[0] == with_them[0])

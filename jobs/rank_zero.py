@@ -22,17 +22,17 @@ class Ask:
 
     save: bool = False
     regroup: bool = False
-    handover_id: int = 0
+    copy: bool = False  # state into the memory of peers
 
     def encode(self) -> list[float]:
-        return [float(self.save), float(self.regroup), float(self.handover_id)]
+        return [float(self.save), float(self.regroup), float(self.copy)]
 
     def merge(self, other: Ask) -> Ask:
-        return Ask(self.save or other.save, self.regroup or other.regroup, max(self.handover_id, other.handover_id))
+        return Ask(self.save or other.save, self.regroup or other.regroup, self.copy or other.copy)
 
     @classmethod
     def decode(cls, values: list[float]) -> Ask:
-        return cls(values[0] > 0, values[1] > 0, int(values[2]))
+        return cls(values[0] > 0, values[1] > 0, values[2] > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +93,6 @@ class Scribe:
         self.flush()
         self._coordinator.saving.remote(self._attempt, on)
 
-    def checkpointed(self, step: int, path: str, duration_s: float) -> None:
-        self._coordinator.checkpointed.remote(self._attempt, step, path, duration_s)
-        self.resume()
-
     def resume(self) -> None:
         """Steps are taken again: what passed until now was not theirs."""
         self._coordinator.saving.remote(self._attempt, False)
@@ -137,4 +133,4 @@ class HandoverWatcher:
             if found:
                 seen = found[0]
                 with self._lock:
-                    self._found = Ask(save=True, handover_id=found[0])
+                    self._found = Ask(save=True)

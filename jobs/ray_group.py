@@ -17,9 +17,11 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayActorError
+from ray.train import Checkpoint
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError
 from ray.train.v2._internal.execution.checkpoint.report_handler import ReportCallbackHandler
 from ray.train.v2._internal.execution.context import get_train_context
+from ray.train.v2._internal.execution.training_report import _TrainingReport
 from ray.train.v2._internal.execution.worker_group import WorkerGroup, WorkerGroupPollStatus
 from ray.train.v2._internal.execution.worker_group.execution_group import ReplicaGroup
 from ray.train.v2._internal.execution.worker_group.placement_group_handle import PlacementGroupHandle
@@ -171,7 +173,8 @@ class InPlaceGroup(QuickWorkerGroup):
         if keep and len(keep) < len(statuses):
             self._drop(keep)
             statuses = [statuses[i] for i in keep]
-        statuses = [self._excuse(i, status) for i, status in enumerate(statuses)]
+        # A notice is for the user's code to read; Ray Train's controller would end the group for it.
+        statuses = [replace(self._excuse(i, status), preemption_info=None) for i, status in enumerate(statuses)]
         statuses += self._follow_joiners(now["members"])
         found = WorkerGroupPollStatus(dict(enumerate(statuses)), self._worker_rank_to_replica_group_rank)
         for callback in self._callbacks:
@@ -288,6 +291,20 @@ def take_rank(rank: int, world: int) -> None:
     """In a worker: what `ray.train.get_context()` says from now on."""
     context = get_train_context()
     context.distributed_context = replace(context.distributed_context, world_rank=rank, world_size=world)
+    context.preemption_context.preemption_info = None  # it was of the group before
+
+
+def tell_ray_train(metrics: Mapping[str, Any], path: str) -> None:
+    """In the worker of rank 0, from any thread: a checkpoint was committed. As `ray.train.report`, which would wait for
+    all workers at the same step, and nothing is left to agree on."""
+    context = get_train_context()
+    with context.report_order_condition:
+        context.report_call_index += 1
+        index = context.report_call_index
+    filesystem = context.storage_context.storage_filesystem
+    inside = f"{context.storage_context.experiment_fs_path}/{path.rstrip('/').rsplit('/', 1)[-1]}"
+    report = _TrainingReport(checkpoint=Checkpoint(inside, filesystem), metrics=dict(metrics), validation=False)
+    context._wait_then_report(report, index)
 
 
 def _failed(joiner: Joiner) -> bool:

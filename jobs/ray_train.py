@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -34,8 +33,10 @@ from ray.train.v2._internal.execution.scaling_policy import NoopDecision, Resize
 from ray.train.v2._internal.util import ObjectRefWrapper
 from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 
-from tradewind.jobs import checkpoint, losses, sizing, spares
+from tradewind.jobs import losses, sizing, spares
+from tradewind.jobs.checkpoint import Checkpoints
 from tradewind.jobs.cluster_view import find_silent_nodes, look_at_nodes
+from tradewind.jobs.layout import Layout
 from tradewind.jobs.ray_group import InPlaceGroup, is_dead, member_of
 from tradewind.model import Labels, Phase, Resources, Target
 
@@ -65,11 +66,12 @@ class ElasticOrder:
     job_id: str
     limits: sizing.Limits
     worker: Resources
-    folder: Path  # of the run: checkpoints, attempt counter
+    where: str  # folder or URI of the run: checkpoints, attempt counter
     selector: Labels = field(default_factory=dict)
     max_failures: int = 0
     settle_s: float = 5.0
     spares: bool = True
+    layout: Layout = field(default_factory=Layout)
 
 
 class Link:
@@ -113,7 +115,7 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         order, now, first = self._link.order, time.monotonic(), self._link.attempt == 0
         target, _ = self._link.look()
         rooms = self._rooms(look_at_nodes(), now)
-        fits, goal = sum(rooms.values()), sizing.goal(order.limits, target)
+        fits, goal = order.limits.whole(sum(rooms.values())), sizing.goal(order.limits, target)
         waited_s = self._wanted_for_s(fits, now)
         if sizing.may_start(fits, order.limits.min_workers, goal, first, waited_s, order.settle_s):
             return self._resize(min(goal, fits))
@@ -303,9 +305,11 @@ class GroupWatch(WorkerGroupCallback):  # type: ignore[misc]
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
         link = self._link
-        link.attempt = checkpoint.next_attempt(link.order.folder, above=link.attempt)
-        least = link.order.limits.min_workers
-        link.coordinator.begin_attempt.remote(link.attempt, worker_group_context.num_workers, least)
+        link.attempt = Checkpoints.at(link.order.where).next_attempt(above=link.attempt)
+        least, layout = link.order.limits.min_workers, link.order.layout
+        link.coordinator.begin_attempt.remote(
+            link.attempt, worker_group_context.num_workers, least, layout.replica_size, layout.whole
+        )
         if self._link.nodes == ():
             self._link.phase(Phase.STARTING, "workers start", worker_group_context.num_workers)
 

@@ -1,7 +1,7 @@
 """Leave a broken process group at once, and stand in the next one: what happens inside a worker when the group changes.
 
     a peer is lost -> the collective fails, or `Group.abort` makes it fail -> meet (the coordinator's roster)
-        -> Group.build over a store of its own -> Replica.attach -> hand_over the state -> the same step again
+        -> Group.build over a store of its own -> Replica.attach -> state (`transfer.py`) -> the same step again
 
 gloo has no working abort: a survivor stays blocked in the ring until the time-out. So the connected sockets of the
 group are shut down, and of nothing else: they are known by the listening ports of its members (a Ray worker has gRPC
@@ -11,11 +11,10 @@ sockets, too). NCCL has an abort.
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import socket
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tradewind.jobs.layout import Layout
 from tradewind.jobs.losses import is_communication
 from tradewind.jobs.membership import Roster
 
@@ -46,7 +46,9 @@ class Group:
     roster: Roster
     rank: int
     device: Any
+    layout: Layout = field(default_factory=Layout)
     store: Any = None
+    mesh: Any = None  # of a sharded layout
     ports: frozenset[int] = frozenset()  # on which members listen
     aborted: bool = field(default=False)
 
@@ -56,11 +58,13 @@ class Group:
 
     @property
     def backend(self) -> str:
-        return "nccl" if self.device.type == "cuda" else "gloo"
+        """State goes from memory to memory also where gradients go from GPU to GPU."""
+        return "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
 
     def build(self, own_store: Any) -> None:
         """Connect to the others. Raises what torch raises when one of them is lost meanwhile."""
         if self.world == 1:
+            self._mesh()
             return
         self.store = own_store if self.rank == 0 else self._reach_store()
         before = set(_listening())
@@ -71,12 +75,19 @@ class Group:
             world_size=self.world,
             timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S),
         )
+        self._mesh()
         self.ports = self._publish(set(_listening()) - before)
+
+    def _mesh(self) -> None:
+        from tradewind.jobs.sharded import make_mesh
+
+        if not self.layout.is_ddp:
+            self.mesh = make_mesh(self.layout, self.device)
 
     def abort(self) -> None:
         """Every collective of this group fails from now on, here and at its other members."""
         self.aborted = True
-        if self.backend == "nccl" and dist.is_initialized():
+        if self.device.type == "cuda" and dist.is_initialized():
             dist.distributed_c10d._abort_process_group()
         shut_down(self.ports | {self.roster.port})
 
@@ -109,7 +120,7 @@ class Replica(torch.nn.Module):  # type: ignore[misc]
         self._wrapped: list[Any] = []  # in lists: not to be found by Module's own bookkeeping
 
     def attach(self, group: Group) -> None:
-        """Average over this group from now on. State is handed over by `hand_over`, so DDP need not send it again;
+        """Average over this group from now on. State is handed over by `transfer.py`, so DDP need not send it again;
         buffers are kept equal by `step.py`."""
         self._group, self._wrapped = [group], []
         if group.world == 1 or not any(parameter.requires_grad for parameter in self.module.parameters()):
@@ -118,7 +129,7 @@ class Replica(torch.nn.Module):  # type: ignore[misc]
         self._wrapped = [wrapped]
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        with autocast(self._precision, self._group):
+        with autocast(self._precision, self._group[0].device if self._group else torch.device("cpu")):
             found = self._forward(*inputs, **named)
         return widen(found) if self._precision else found
 
@@ -134,11 +145,11 @@ class Replica(torch.nn.Module):  # type: ignore[misc]
             return self.module(*inputs, **named)
 
 
-def autocast(precision: str | None, group: list[Group]) -> Any:
+def autocast(precision: str | None, device: torch.device) -> Any:
     """Forward passes in bfloat16 where that is safe, if it was asked for."""
     if precision is None:
         return contextlib.nullcontext()
-    return torch.autocast(group[0].device.type if group else "cpu", dtype=torch.bfloat16)
+    return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
 def widen(found: Any) -> Any:
@@ -165,41 +176,6 @@ def void_gradients(optimizer: Any) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = None
-
-
-def hand_over(group: Group, kept: Mapping[str, Any], extra: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Where states differ, the leader's goes to all. Returns its `extra` to those that took it over, else None."""
-    if group.roster.agreed or group.world == 1:
-        return None
-    leads = group.rank == group.roster.leader
-    packed = _pack(kept, extra) if leads else None
-    state = _unpack(_broadcast(packed, group), group.device)
-    if leads or group.roster.steps[group.rank] == group.roster.step:
-        return None
-    for name, item in kept.items():
-        item.load_state_dict(state["kept"][name])
-    found: Mapping[str, Any] = state["extra"]
-    return found
-
-
-def _pack(kept: Mapping[str, Any], extra: Mapping[str, Any]) -> torch.Tensor:
-    buffer = io.BytesIO()
-    torch.save({"kept": {name: item.state_dict() for name, item in kept.items()}, "extra": dict(extra)}, buffer)
-    return torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
-
-
-def _unpack(packed: torch.Tensor, device: Any) -> Any:
-    # It comes from a member of the same job; random states are not plain tensors.
-    return torch.load(io.BytesIO(packed.cpu().numpy().tobytes()), map_location=device, weights_only=False)
-
-
-def _broadcast(packed: torch.Tensor | None, group: Group) -> torch.Tensor:
-    leader, device = group.roster.leader, group.device
-    size = torch.tensor([0 if packed is None else packed.numel()], dtype=torch.int64, device=device)
-    dist.broadcast(size, src=leader)
-    whole = torch.empty(int(size.item()), dtype=torch.uint8, device=device) if packed is None else packed.to(device)
-    dist.broadcast(whole, src=leader)
-    return whole
 
 
 def shut_down(ports: frozenset[int] | set[int]) -> int:

@@ -13,49 +13,58 @@ is read one step later, so that nothing waits for the device.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
 from tradewind.errors import JobError
-from tradewind.jobs import checkpoint, randomness, regroup
+from tradewind.jobs import randomness, regroup
 from tradewind.jobs.books import Books
 from tradewind.jobs.data import Batch, Loader, Order, load, seed_of, share, to_device
 from tradewind.jobs.losses import PeerLost, is_communication
 from tradewind.jobs.mark import Mark
 from tradewind.jobs.membership import NOTHING_YET
+from tradewind.jobs.models import Models
 from tradewind.jobs.rank_zero import Ask, Told
 from tradewind.jobs.saving import Saves
 from tradewind.jobs.seat import Dismissed, Seat
 from tradewind.jobs.settings import RunSettings
+from tradewind.jobs.sharded import ShardedModel
 from tradewind.jobs.step import Stash, Statistics, Step, average
+from tradewind.jobs.transfer import Holdings
 
 
 class Run:
     """One worker's view of the training run. Made by `fit`; `ray.train`'s functions work beside it."""
 
     def __init__(self, settings: RunSettings, coordinator: Any, seat: Seat, joins: bool, device: Any) -> None:
+        from tradewind.jobs.ray_group import tell_ray_train
+
         self.settings, self.device = settings, device
         self.rank, self.world, self.attempt = 1, 2, 0  # of a joiner, until it is let in
         self.done = 0  # optimizer steps taken, over all attempts
         self.loss: float | None = None  # global mean of the last step that all ranks have finished
         self._coordinator, self._seat, self._joins = coordinator, seat, joins
-        self._books, self._saves = Books(settings, coordinator), Saves(settings)
-        self._kept: dict[str, Any] = {}
-        self._replicas: list[regroup.Replica] = []
+        self._books, self._saves = Books(settings, coordinator), Saves(settings, coordinator, tell_ray_train)
+        self._holds = Holdings(settings.layout, NOTHING_YET if joins else 0)
+        self._models = Models(settings, device)
+        self._kept = self._models.kept
         self._order: Order | None = None
         self._total: int | None = None
         self._now: Step | None = None
-        self._pending: deque[tuple[Step, Told]] = deque()  # taken, and their sums not read yet
+        self._pending: deque[Step] = deque()  # taken, and their sums not read yet
         self._mark: Mark | None = None
         self._stash, self._statistics = Stash(), Statistics([])
+        self._pace_s, self._paced_at_s = 0.1, time.monotonic()  # of a step, lately
         self._ended = False
         if not joins:
-            self._sit(seat.meet(0, broken=False))
-            self.done = self._saves.find(self._group)
+            self._sit(seat.meet(self._holds, broken=False))
 
     # --- what users call
 
@@ -69,21 +78,15 @@ class Run:
 
         Give them in the same order in every run. Returns what to use instead, in the same order.
         """
-        ready = tuple(self._prepare_one(item) for item in objects)
-        return ready[0] if len(ready) == 1 else ready
+        self._check_early("prepare")
+        group = None if self._joins else self._group
+        return self._models.prepare(objects, group, self._guard)
 
     def keep(self, name: str, item: Any) -> Any:
         """Save and restore anything with `state_dict` and `load_state_dict` under a name of its own. Of a model that is
         kept and not prepared, `backward` averages the gradients."""
-        if name in self._kept:
-            raise JobError(f"{name!r} is kept already", "use another name")
-        self._saves.restore(name, item)
-        if isinstance(item, torch.nn.Module) and not self._joins:
-            regroup.agree(item, self._group)
-        if isinstance(item, torch.optim.Optimizer):
-            item.register_step_pre_hook(self._guard)
-        self._kept[name] = item
-        return item
+        self._check_early("keep")
+        return self._models.keep(name, item, None if self._joins else self._group, self._guard)
 
     def batches(
         self,
@@ -110,23 +113,43 @@ class Run:
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         """Instead of `loss.backward()`: the gradient of the mean over all samples of the step, summed over all workers.
         `loss` is the mean over this batch."""
-        now = self._now
-        if now is None:
-            raise JobError("run.backward() without a batch", "call it inside `for batch in run.batches(...)`")
+        now = self._batch()
         now.add(loss)
         self._stash.lay_open()
-        try:
+        with self._losses():
             if now.is_last:
                 self._send(now)
-            (loss * (now.micro.weight * self.world)).backward(**options)
+            if sharded := self._models.sharded:
+                sharded.backward(loss * now.micro.weight, now.is_last)  # sums over shards and replicas
+            else:
+                (loss * (now.micro.weight * self.world)).backward(**options)  # averages over workers
             if now.is_last and self.world > 1 and not self._is_broken:
-                average((each for model in self._bare() for each in model.parameters()), self.world)
-        except RuntimeError as error:
-            if not is_communication(error):
-                raise
-            self._seat.fail()
+                average((each for model in self._models.bare() for each in model.parameters()), self.world)
         if not now.is_last:
-            self._stash.put_aside(self._parameters())
+            self._stash.put_aside(self._models.parameters())
+
+    def learn(self, model: Any, x: Any, y: Any, loss_fn: Callable[[Any, Any], torch.Tensor]) -> torch.Tensor:
+        """Forward, loss and backward of a batch in one call: the same as `run.backward(loss_fn(model(x), y))`, and the
+        only way through a pipeline. Returns the mean loss of the batch."""
+        if not (isinstance(model, ShardedModel) and model.is_pipeline):
+            loss = loss_fn(model(x), y)
+            self.backward(loss)
+            return loss.detach()
+        now, loss = self._batch(), torch.zeros((), device=self.device)
+        with self._losses():
+            loss = model.learn(x, y, loss_fn, now.micro.weight, now.is_last)
+        now.add(loss)
+        with self._losses():
+            if now.is_last and not self._is_broken:
+                self._send(now)
+        return loss
+
+    def clip(self, model: Any, max_norm: float) -> torch.Tensor:
+        """As `torch.nn.utils.clip_grad_norm_`, in every layout: over all shards, slices and stages."""
+        norms = [torch.zeros(())]
+        with self._losses():
+            norms.append(self._models.clip(model, max_norm))
+        return norms[-1]
 
     def finish(self) -> None:
         """The last steps are told, and the last state is saved. Called by itself at the end of the data, and when the
@@ -135,20 +158,21 @@ class Run:
         if now is not None and now.is_last and now.done_backward:  # the loop was left after a step
             self._cross()
         while self._order is not None and not self._ended:
-            try:
+            with contextlib.suppress(_Broken), self._losses():
                 self._settle_all(Ask())
-                if self._saves.step != self.done:
-                    self._save()
-                if not self._is_broken:
-                    break
-            except RuntimeError as error:
-                if not is_communication(error):
-                    raise
-            self._regroup(broken=True)
-        if not self._ended and self._order is not None:
+                self._save_last()
+                if self._is_broken:
+                    raise _Broken
+                self._ended = True
+            if not self._ended:
+                self._regroup(broken=True)
+        if self._ended:
             self._coordinator.finished.remote()
             self._books.close()
-            self._ended = True
+
+    def close(self) -> None:
+        """Let a part of a checkpoint that is being written come to its end."""
+        self._saves.close()
 
     # --- one step
 
@@ -159,8 +183,7 @@ class Run:
         self._now = now = Step(part, self._statistics, self.world // self._place[1], self.device)
         while True:
             micro = now.micro
-            for replica in self._replicas:
-                replica.sums = now.is_last
+            self._models.begin_batch(now.is_last)
             randomness.seed_all(seed_of(self.settings.seed, part.step, micro.number))
             data = to_device(load(dataset, micro.load), self.device)
             yield Batch(data, micro, part.step, part.epoch, now.is_last)
@@ -169,6 +192,21 @@ class Run:
             now.next_turn()
             self._mark.put_back(self._kept)
         self._cross()
+
+    def _batch(self) -> Step:
+        if self._now is None:
+            raise JobError("run.backward() without a batch", "call it inside `for batch in run.batches(...)`")
+        return self._now
+
+    @contextlib.contextmanager
+    def _losses(self) -> Iterator[None]:
+        """A lost worker breaks the group, and raises nothing in the user's code: the step is taken again."""
+        try:
+            yield
+        except RuntimeError as error:
+            if not is_communication(error):
+                raise
+            self._seat.fail()
 
     def _send(self, now: Step) -> None:
         watches = self._books.watcher is not None
@@ -183,13 +221,9 @@ class Run:
     def _counts(self, now: Step) -> bool:
         """Whether a step is whole on this worker. Decided once, before any optimizer moves."""
         if now.verdict is None:
-            try:
+            with self._losses():
                 if not self._is_broken:
                     now.wait()
-            except RuntimeError as error:
-                if not is_communication(error):
-                    raise
-                self._seat.fail()
             now.verdict = not self._is_broken
             if now.verdict and self._can_look and not math.isfinite(now.values[0].item()):
                 self._loss_is_no_number(now)
@@ -205,34 +239,34 @@ class Run:
         if not now.done_backward or not (self._counts(now) or now.void):
             self._regroup(broken=True)  # the same batches come again
             return
-        told = Told(now.part.step, now.part.global_size, None)
+        now_s = time.monotonic()
+        self._pace_s, self._paced_at_s = 0.8 * self._pace_s + 0.2 * (now_s - self._paced_at_s), now_s
         self.done, self._mark = now.part.step, None
-        self._pending.append((now, told))
-        try:
-            self._arrange(now.part.step)
-        except RuntimeError as error:
-            if not is_communication(error):
-                raise
+        self._pending.append(now)
+        with self._losses():
+            self._arrange()
+        if self._is_broken:
             self._regroup(broken=True)
 
-    def _arrange(self, step: int) -> None:
-        """Save, or meet, if this is the time for it."""
+    def _arrange(self) -> None:
+        """Save, copy, or meet, if rank 0 says that it is time for it."""
         ask = self._settle_all(Ask(), leave=1 if self.device.type == "cuda" else 0)
-        due = self._saves.is_due(step)
-        if ask.save or ask.regroup or due:
+        if ask.save or ask.regroup:
             ask = self._settle_all(ask)
-        if ask.save or due:
+        if ask.save:
             self._save()
-        if ask.regroup or self._is_broken:
-            self._regroup(broken=self._is_broken)
+        if ask.copy or ask.regroup:
+            self._holds.copy(self._group, self._kept, self.done)
+        if ask.regroup and not self._is_broken:
+            self._regroup(broken=False)
 
     def _settle_all(self, ask: Ask, leave: int = 0) -> Ask:
         """Read the sums of the steps that were taken; tell what was done, and return what rank 0 wants."""
         while len(self._pending) > leave:
-            now, told = self._pending.popleft()
+            now = self._pending.popleft()
             values = now.values[: now.HEAD].tolist()
             self.loss = values[0] if math.isfinite(values[0]) else None
-            told = Told(told.step, told.samples, self.loss)
+            told = Told(now.part.step, now.part.global_size, self.loss)
             self._books.record(now.part.indices, told)
             self._books.tell(told)
             ask = ask.merge(Ask.decode(values[1:]))
@@ -246,54 +280,53 @@ class Run:
             return
         if self._mark:
             self._mark.put_back(self._kept)
-        self._save()
-        hint = (
-            f"the state before it is saved as step {self.done}; look at data and learning rate, or fit(on_nan='skip')"
-        )
+        self._save_last()
+        hint = f"the state before it is saved as step {self.done}; look at data and learning rate, or set on_nan='skip'"
         raise JobError(f"the loss of step {step} is {loss}", hint)
-
-    def _wanted(self) -> Ask:
-        assert self._books.watcher is not None
-        if self._seat.wanted:
-            return Ask(regroup=True)
-        return self._books.watcher.take() or Ask(save=self._saves.is_due_by_time())
 
     @property
     def _can_look(self) -> bool:
         """Whether a number can be read without waiting for a device, or has to be."""
         return self.device.type == "cpu" or self.settings.on_nan == "skip"
 
+    def _wanted(self) -> Ask:
+        assert self._books.watcher is not None
+        if self._seat.wanted:
+            return Ask(regroup=True)
+        step, ask = self.done + 1, self._books.watcher.take() or Ask()
+        copy = self._holds.wants_copy(self._group, step, self._pace_s)
+        return ask.merge(Ask(save=self._saves.is_due(step), copy=copy))
+
     # --- change of the group
 
     def _regroup(self, broken: bool) -> None:
-        """Stand in the next group, with the state of the most advanced. What an interrupted step has touched is put
-        back first: who leads gives its state to the others."""
+        """Stand in the next group, with the state that its members agree on. What an interrupted step has touched is
+        put back first."""
         if self._mark:
             self._mark.put_back(self._kept)
             self._mark = None
         self._settle_all(Ask())
         self._now = None
-        step = NOTHING_YET if self._joins else self.done
+        holds, before = self._holds, self.done
+        holds.remember(self._kept, before)
         while True:
             try:
-                group = self._seat.meet(step, broken)
-                for replica in self._replicas:
-                    replica.attach(group)
-                extra = {"history": self._books.remembered(), "order": self._order}
-                adopted = regroup.hand_over(group, self._kept, extra)
+                group = self._seat.meet(holds, broken)
+                self._models.attach(group)
+                words = {"history": self._books.remembered(), "order": self._order}
+                told = holds.take_over(group, self._kept, words, partial(self._saves.restore, self._kept, group))
                 break
             except RuntimeError as error:
                 if not is_communication(error):
                     raise
                 broken = True
-        self._books.leave(group.roster.step, leads=step == group.roster.step)
-        if adopted is not None:
-            self._books.adopt(adopted["history"])
-            self._order = adopted["order"]
-        self._joins, self.done = False, group.roster.step
+        self._books.leave(holds.step, leads=not self._joins and before == holds.step)
+        if told is not None:
+            self._books.adopt(told["history"])
+            self._order = told["order"]
+        self._joins, self.done = False, holds.step
         self._sit(group)
-        assert self._order is not None
-        self._books.open(self._order, self.done, self._total)
+        self._stand()
 
     def _sit(self, group: regroup.Group) -> None:
         from tradewind.jobs.ray_group import take_rank
@@ -304,52 +337,61 @@ class Run:
         self._place = layout.data_rank(self.rank, self.world), layout.data_world(self.world)
         take_rank(self.rank, self.world)
         self._books.sit(group, self._place)
-        if self.is_first:
-            checkpoint.next_attempt(self.settings.folder, above=self.attempt - 1)
+
+    def _stand(self) -> None:
+        """The state is there, steps are taken from now on."""
+        assert self._order is not None
+        self._statistics = Statistics(self._models.all(), self.settings.layout.tp)
+        self._saves.prepare(self._kept, self._group)
+        self._paced_at_s = time.monotonic()
+        self._books.open(self._order, self.done, self._total)
 
     @property
     def _is_broken(self) -> bool:
         group = self._seat.group
+        if group is not None and self._models.broken:
+            group.abort()
         return group is not None and group.aborted
 
-    # --- begin and end
+    # --- begin, save
 
-    def _save(self) -> None:
-        metrics = {"step": self.done, "loss": self.loss, "workers": self.world}
-        self._saves.save(self._kept, self.done, metrics, self._order, self._group, self._books.scribe)
-
-    def _prepare_one(self, item: Any) -> Any:
-        if isinstance(item, torch.nn.Module):
-            item.to(self.device)
-        kept = self.keep(f"{len(self._kept)}:{type(item).__name__}", item)
-        if not isinstance(item, torch.nn.Module):
-            return kept
-        replica = regroup.Replica(kept, self.settings.precision)
-        self._replicas.append(replica)
-        if not self._joins:
-            replica.attach(self._group)
-        return replica
-
-    def _bare(self) -> list[torch.nn.Module]:
-        wrapped = {replica.module for replica in self._replicas}
-        return [item for item in self._kept.values() if isinstance(item, torch.nn.Module) and item not in wrapped]
-
-    def _modules(self) -> list[torch.nn.Module]:
-        return [item for item in self._kept.values() if isinstance(item, torch.nn.Module)]
-
-    def _parameters(self) -> Iterator[torch.Tensor]:
-        return (parameter for model in self._modules() for parameter in model.parameters())
+    def _check_early(self, what: str) -> None:
+        if self._order is not None:
+            raise JobError(f"run.{what} comes too late", "prepare and keep everything before the first batch")
 
     def _begin(self, order: Order, max_steps: int | None) -> None:
         if self._order is not None:
             raise JobError("a run has one order of data", "call run.batches once, with all epochs")
+        if not self._joins:
+            self.done = self._saves.restore(self._kept, self._group)
+            self._holds.stand(self._group, self.done)
         self._order = self._saves.go_on(order)
-        self._statistics = Statistics(self._modules())
         self._total = min(self._order.total_steps, max_steps or self._order.total_steps)
         if self._joins:
             self._regroup(broken=False)
         else:
-            self._books.open(self._order, self.done, self._total)
+            self._stand()
+
+    def _save(self) -> None:
+        assert self._order is not None
+        scribe = self._books.scribe
+        if scribe:
+            scribe.saving(True)
+        self._saves.begin(self._kept, self.done, self._metrics(), self._order, self._group)
+        if scribe:
+            scribe.resume()
+
+    def _save_last(self) -> None:
+        assert self._order is not None
+        if self._saves.step != self.done:
+            self._saves.save_last(self._kept, self.done, self._metrics(), self._order, self._group)
+
+    def _metrics(self) -> dict[str, Any]:
+        return {"step": self.done, "loss": self.loss, "workers": self.world}
+
+
+class _Broken(Exception):
+    """The group does not stand any more."""
 
 
 def work(train: Callable[[Run], Any], settings: RunSettings, coordinator: Any) -> Any:
@@ -365,10 +407,14 @@ def work(train: Callable[[Run], Any], settings: RunSettings, coordinator: Any) -
     randomness.seed_all(settings.seed)
     member, host = ray.get_runtime_context().get_actor_id(), ray.util.get_node_ip_address()
     joins = bool(ray.get(coordinator.members.remote())["members"])
+    seat = Seat(coordinator, member, host, device, settings.layout)
     try:
-        run = Run(settings, coordinator, Seat(coordinator, member, host, device), joins, device)
-        result = train(run)
-        run.finish()
+        run = Run(settings, coordinator, seat, joins, device)
+        try:
+            result = train(run)
+            run.finish()
+        finally:
+            run.close()
         return result
     except Dismissed:
         return None

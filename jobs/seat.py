@@ -12,7 +12,9 @@ from dataclasses import asdict
 from typing import Any
 
 from tradewind.jobs import regroup
+from tradewind.jobs.layout import Layout
 from tradewind.jobs.membership import Arrival, Change, Roster
+from tradewind.jobs.transfer import Holdings
 
 logger = logging.getLogger(__name__)
 
@@ -25,30 +27,31 @@ class Dismissed(BaseException):
 
 
 class Seat:
-    def __init__(self, coordinator: Any, member: str, host: str, device: Any) -> None:
+    def __init__(self, coordinator: Any, member: str, host: str, device: Any, layout: Layout) -> None:
         import ray
 
-        self._coordinator, self._member, self._host, self._device = coordinator, member, host, device
+        self._coordinator, self._member, self._host = coordinator, member, host
+        self._device, self._layout = device, layout
         self.group: regroup.Group | None = None
         self.wanted = False  # a meeting at the next boundary
         address = ray.get(coordinator.lifeline.remote())
         self._lifeline = socket.create_connection(address, timeout=10)
         self._lifeline.sendall(member.encode() + b"\n")
 
-    def meet(self, step: int, broken: bool) -> regroup.Group:
+    def meet(self, holds: Holdings, broken: bool) -> regroup.Group:
         """Leave the present group, and stand in the next one. Raises what torch raises when that breaks, too."""
         import ray
 
         self.leave()
         store = regroup.open_store(self._host)
         epoch = self.group.roster.epoch if self.group else 0
-        arrival = Arrival(self._member, epoch, step, self._host, store.port, broken)
+        arrival = Arrival(self._member, epoch, holds.step, self._host, store.port, broken, holds.part, holds.copies)
         found = ray.get(self._coordinator.meet.remote(asdict(arrival)))
         if found is None:
             raise Dismissed
         roster = Roster(**found)
         self.wanted = False
-        self.group = group = regroup.Group(roster, roster.members.index(self._member), self._device)
+        self.group = group = regroup.Group(roster, roster.members.index(self._member), self._device, self._layout)
         threading.Thread(target=self._watch, args=(group,), name="seat-watch", daemon=True).start()
         group.build(store)
         return group
@@ -59,7 +62,7 @@ class Seat:
             self.group.abort()
 
     def leave(self) -> None:
-        if self.group is not None and self.group.world > 1:
+        if self.group is not None:
             self.group.abort()
             self.group.close()
 

@@ -11,7 +11,7 @@ from tradewind.jobs.layout import Layout
 @dataclass(frozen=True, slots=True)
 class RunSettings:
     job_id: str
-    folder: Path
+    where: str  # folder or URI of the run
     checkpoint_every: int | None = None  # steps
     checkpoint_every_s: float | None = None
     keep: int = 3

@@ -19,6 +19,11 @@ EPSILON = 1e-6  # Ray counts resources in units of 1e-4; sums of fractions are a
 class Limits:
     min_workers: int
     max_workers: int
+    replica: int = 1  # workers in each: they come and go together
+
+    def whole(self, workers: int) -> int:
+        """So many workers in whole replicas."""
+        return workers // self.replica * self.replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,7 @@ Decision = Keep | Lost | Resize | SaveOnly
 
 def goal(limits: Limits, target: Target | None) -> int:
     """What the job may have at most: its own limit, or less where the platform grants less; never below its minimum."""
-    granted = limits.max_workers if target is None else target.replicas
+    granted = limits.max_workers if target is None else limits.whole(target.replicas)  # the platform counts workers
     return max(limits.min_workers, min(limits.max_workers, granted))
 
 
@@ -125,7 +130,7 @@ def decide(group: Group, limits: Limits, target: Target | None, fits: int, nodes
     gone = tuple(sorted({node for node in group.nodes if node not in alive}))
     if gone:
         return Lost(gone, f"{_count(gone)} lost without notice")
-    wanted = min(goal(limits, target), fits)
+    wanted = min(goal(limits, target), limits.whole(fits))
     leaving = tuple(sorted({node for node in group.nodes if alive[node].draining}))
     if leaving and wanted < limits.min_workers:
         return SaveOnly(leaving, f"{_count(leaving)} leaving, room for {fits} of at least {limits.min_workers} workers")

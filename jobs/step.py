@@ -44,27 +44,33 @@ class Statistics:
     """Running means and variances of normalisation layers. Each micro-batch starts from those of the step before; what
     counts after the step is the mean over its micro-batches. So they do not depend on the number of workers."""
 
-    def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
-        norms = torch.nn.modules.batchnorm._NormBase
-        self._buffers = [
-            buffer
-            for module in modules
-            for layer in module.modules()
-            if isinstance(layer, norms)
-            for buffer in (layer.running_mean, layer.running_var)
-            if buffer is not None
-        ]
-        self.size = sum(buffer.numel() for buffer in self._buffers)
+    def __init__(self, modules: Iterable[torch.nn.Module], copies: int = 1) -> None:
+        self.copies = copies  # workers that have the same ones
+        self._buffers: list[tuple[int, torch.Tensor]] = []  # this worker's, and where they stand among all
+        self.size = 0
+        for module in modules:
+            here = dict(module.named_buffers())
+            for name, buffer in _norms(getattr(module, "skeleton", module)):
+                if name in here:  # not in another stage of the pipeline
+                    self._buffers.append((self.size, here[name]))
+                self.size += buffer.numel()
 
-    def read(self) -> torch.Tensor:
-        return torch.cat([buffer.detach().reshape(-1).to(torch.float64) for buffer in self._buffers])
+    def add_to(self, values: torch.Tensor, weight: float) -> None:
+        for at, buffer in self._buffers:
+            values[at : at + buffer.numel()] += buffer.detach().reshape(-1).to(torch.float64) * (weight / self.copies)
 
     def write(self, values: torch.Tensor) -> None:
-        at = 0
         with torch.no_grad():
-            for buffer in self._buffers:
+            for at, buffer in self._buffers:
                 buffer.copy_(values[at : at + buffer.numel()].view_as(buffer))
-                at += buffer.numel()
+
+
+def _norms(module: torch.nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+    for prefix, layer in module.named_modules():
+        if isinstance(layer, torch.nn.modules.batchnorm._NormBase):
+            for name in ("running_mean", "running_var"):
+                if getattr(layer, name) is not None:
+                    yield f"{prefix}.{name}" if prefix else name, getattr(layer, name)
 
 
 class Step:
@@ -100,11 +106,10 @@ class Step:
         if self.done_backward:
             raise JobError(f"a batch of step {self.part.step} had two backward passes", ONE_BACKWARD)
         self.done_backward = True
-        weight = self.micro.weight / self._copies
+        weight = self.micro.weight
         if weight:
-            self.values[0] += loss.detach().to(torch.float64) * weight
-            if self._statistics.size:
-                self.values[self.HEAD :] += self._statistics.read() * weight
+            self.values[0] += loss.detach().to(torch.float64) * (weight / self._copies)
+            self._statistics.add_to(self.values[self.HEAD :], weight)
 
     def send(self, wishes: Sequence[float] | None, alone: bool) -> None:
         if wishes is not None:
@@ -117,8 +122,7 @@ class Step:
         if self._work is not None:
             self._work.wait()
             self._work = None
-        if self._statistics.size:
-            self._statistics.write(self.values[self.HEAD :])
+        self._statistics.write(self.values[self.HEAD :])
 
 
 def average(parameters: Iterable[torch.Tensor], world: int) -> None:

@@ -12,14 +12,15 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tradewind.errors import JobFailed
+from tradewind.errors import JobError, JobFailed
 from tradewind.jobs import coordinator as coordinators
 from tradewind.jobs import spares
+from tradewind.jobs.layout import Layout
 from tradewind.jobs.progress import ProgressLine
 from tradewind.jobs.sizing import Limits
 from tradewind.model import GRANT_ENV, JOB_ID_ENV, STORAGE_ENV, Phase, Wish, driver_job_id
@@ -41,8 +42,8 @@ class FitResult:
     name: str
     step: int
     loss: float | None
-    checkpoint: Path | None
-    folder: Path
+    checkpoint: str | None  # folder or URI, also of the next
+    folder: str
     attempts: int
 
 
@@ -52,12 +53,15 @@ def fit(
     workers: int | tuple[int, int] | None = None,
     resources: Mapping[str, float] | None = None,
     labels: Mapping[str, str] | None = None,
+    parallel: str | Mapping[str, int] | None = None,
+    precision: str | None = None,
     storage: str | Path | None = None,
     name: str | None = None,
-    checkpoint_every: int | None = 100,
+    checkpoint_every: int | None = None,
     checkpoint_every_s: float | None = None,
     keep: int = 3,
     max_failures: int = 0,
+    on_nan: str = "fail",
     seed: int = 0,
     ledger: str | Path | None = None,
     curve: str | Path | None = None,
@@ -67,10 +71,17 @@ def fit(
     """Train on `workers` (one number, or the least and the most) that come and go.
 
     `resources` is what one worker needs, `labels` selects nodes. What is left out of these three is as the job was
-    submitted, or one worker with one CPU. `storage` is the fleet's folder
-    for checkpoints, or ~/.tradewind/runs outside of one. A run with the same `storage` and `name` goes on from its last
-    checkpoint. Lost nodes are never counted as failures; `max_failures` is the number
-    of exceptions of `train` that are tried again. `ledger` and `curve` write down every sample and every loss.
+    submitted, or one worker with one CPU. `parallel` is how the model is spread: "ddp", "fsdp", "fsdp=all", "tp=2",
+    "pp=2,fsdp=2", ...; workers then come and go in whole replicas. `precision="bf16"` computes forward passes under
+    autocast.
+
+    `storage` is the fleet's folder for checkpoints, or ~/.tradewind/runs outside of one; also s3://, gs://, abfs://. A
+    run with the same `storage` and `name` goes on from its last checkpoint. How often one is written follows from what
+    it costs, unless you say how many steps or seconds. `keep` of them are kept.
+
+    Lost nodes are never counted as failures; `max_failures` is how many exceptions of `train` are tried again. A loss
+    that is no number ends the run before it reaches the model; `on_nan="skip"` leaves such steps out. `ledger` and
+    `curve` write down every sample and every loss.
     """
     import ray
 
@@ -83,36 +94,65 @@ def fit(
     worker = dict(resources if resources is not None else asked.resources)
     labels = labels if labels is not None else asked.labels
     name = name or given_id or f"run-{uuid.uuid4().hex[:8]}"
-    folder = Path(storage or os.environ.get(STORAGE_ENV) or DEFAULT_STORAGE).expanduser().absolute() / name
-    folder.mkdir(parents=True, exist_ok=True)
+    where = _place(storage or os.environ.get(STORAGE_ENV) or DEFAULT_STORAGE, name)
+    layout = Layout.parse(parallel, limits.min_workers)
+    _check_choices(limits, layout, precision, on_nan)
+    limits = replace(limits, replica=layout.replica_size)
 
     from tradewind.jobs.settings import RunSettings
 
     settings = RunSettings(
         job_id=job_id,
-        folder=folder,
+        where=where,
         checkpoint_every=checkpoint_every,
         checkpoint_every_s=checkpoint_every_s,
         keep=keep,
         seed=seed,
         threads=max(1, int(worker.get("CPU", 1))),
         max_workers=limits.max_workers,
+        layout=layout,
+        precision=precision,
+        on_nan=on_nan,
         ledger=_absolute(ledger),
         curve=_absolute(curve),
     )
     coordinator = coordinators.start(job_id)
     wish = Wish(job_id, limits.min_workers, limits.max_workers, worker, dict(labels or {}))
+    coordinator.keep_checkpoints.remote(where, keep, str(layout))
     coordinator.declare.remote(asdict(wish))
     coordinator.phase.remote(Phase.STARTING.value, "the run starts", 0)
     try:
         with ProgressLine(coordinator, name) if progress else contextlib.nullcontext():
             _run(train, settings, coordinator, wish, limits, max_failures, settle_s)
-        return _result(name, folder, coordinator)
+        return _result(name, where, coordinator)
     finally:
         try:
             _farewell(job_id, coordinator)
         except ray.exceptions.RayError as error:  # the cluster is gone; why `fit` ends matters more
             logger.warning("the end of %s could not be told: %s", name, error)
+
+
+def _place(storage: str | Path, name: str) -> str:
+    """The folder or URI of a run."""
+    text = str(storage)
+    if "://" in text and not text.startswith("file://"):
+        return f"{text.rstrip('/')}/{name}"
+    folder = Path(text.removeprefix("file://")).expanduser().absolute() / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return str(folder)
+
+
+def _check_choices(limits: Limits, layout: Layout, precision: str | None, on_nan: str) -> None:
+    if limits.max_workers % layout.replica_size:
+        size = layout.replica_size
+        hint = f"let the most workers be a multiple of {size}"
+        raise JobError(
+            f"a replica of {layout} has {size} workers, and at most {limits.max_workers} are asked for", hint
+        )
+    if precision not in (None, "bf16"):
+        raise JobError(f"precision {precision!r} is not known", "use 'bf16', or leave it out for that of the model")
+    if on_nan not in ("fail", "skip"):
+        raise JobError(f"on_nan {on_nan!r} is not known", "use 'fail' or 'skip'")
 
 
 def _limits(workers: int | tuple[int, int]) -> Limits:
@@ -149,7 +189,7 @@ def _run(
     settle_s: float,
 ) -> None:
     import ray
-    from ray.train import CheckpointConfig, RunConfig, ScalingConfig
+    from ray.train import RunConfig, ScalingConfig
     from ray.train.v2.api.exceptions import TrainingFailedError
 
     from tradewind.jobs.ray_train import ElasticOrder, ElasticTrainer
@@ -157,7 +197,15 @@ def _run(
 
     warm = spares.environment(settings.job_id, ray.get_runtime_context().runtime_env)
     order = ElasticOrder(
-        settings.job_id, limits, wish.resources, settings.folder, wish.labels, max_failures, settle_s, spares=bool(warm)
+        settings.job_id,
+        limits,
+        wish.resources,
+        settings.where,
+        wish.labels,
+        max_failures,
+        settle_s,
+        spares=bool(warm),
+        layout=settings.layout,
     )
     trainer = ElasticTrainer(
         partial(work, train, settings, coordinator),
@@ -169,16 +217,17 @@ def _run(
             resources_per_worker=dict(wish.resources),
         ),
         run_config=RunConfig(
-            name=settings.folder.name,
-            storage_path=str(settings.folder.parent),
-            checkpoint_config=CheckpointConfig(num_to_keep=settings.keep),
+            name=settings.where.rsplit("/", 1)[1],
+            storage_path=settings.where.rsplit("/", 1)[0] or "/",
             worker_runtime_env=warm,
         ),
     )
     try:
         trainer.fit()
     except TrainingFailedError as error:
-        raise JobFailed(_what_failed(settings.folder.name, error), "the traceback above is the worker's") from error
+        raise JobFailed(
+            _what_failed(settings.where.rsplit("/", 1)[1], error), "the traceback above is the worker's"
+        ) from error
 
 
 def _what_failed(name: str, error: Any) -> str:
@@ -190,15 +239,15 @@ def _what_failed(name: str, error: Any) -> str:
     return f"{name} failed on rank {rank}: {type(root).__name__}: {root}"
 
 
-def _result(name: str, folder: Path, coordinator: Any) -> FitResult:
+def _result(name: str, where: str, coordinator: Any) -> FitResult:
     import ray
 
-    from tradewind.jobs.checkpoint import newest
+    from tradewind.jobs.checkpoint import Checkpoints
 
     now = ray.get(coordinator.look.remote())["progress"]
-    found = newest(folder)
-    step = found[1].step if found else now["step"]
-    return FitResult(name, step, now["loss"], found[0] if found else None, folder, now["attempt"])
+    found = Checkpoints.at(where).newest()
+    checkpoint = f"{where}/{found.name}" if found else None
+    return FitResult(name, found.step if found else now["step"], now["loss"], checkpoint, where, now["attempt"])
 
 
 def _farewell(job_id: str, coordinator: Any) -> None:

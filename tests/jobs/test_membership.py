@@ -75,7 +75,7 @@ def test_the_most_advanced_leads() -> None:
     now = membership.lose(standing("abc"), "c")
     now = membership.arrive(now, coming("a", 1, 8, broken=True))
     now = membership.settle(membership.arrive(now, coming("b", 1, 9, broken=True)))
-    assert (roster(now).leader, roster(now).step, roster(now).agreed) == (1, 9, False)
+    assert (roster(now).givers, roster(now).step, roster(now).steps) == ((1,), 9, (8, 9))
 
 
 def test_a_dead_worker_that_comes_back_late_is_kept_out() -> None:
@@ -92,13 +92,13 @@ def test_a_joiner_is_let_in_at_a_boundary_and_never_leads() -> None:
     now = membership.arrive(now, coming("x", 0, NOTHING_YET))
     assert membership.change(now) is Change.SOFT
     now = come(now, "ab", step=6, broken=False)
-    assert (roster(now).members, roster(now).leader, roster(now).step) == (("a", "b", "x"), 0, 6)
+    assert (roster(now).members, roster(now).givers, roster(now).step) == (("a", "b", "x"), (0,), 6)
 
 
 def test_a_joiner_and_a_loss_at_once() -> None:
     now = membership.arrive(membership.enroll(standing("abc"), "x"), coming("x", 0, NOTHING_YET))
     now = come(membership.lose(now, "a"), "bc", step=2)
-    assert (roster(now).members, roster(now).leader) == (("b", "c", "x"), 0)
+    assert (roster(now).members, roster(now).givers) == (("b", "c", "x"), (0,))
 
 
 def test_joiners_alone_have_nothing_to_go_on_from() -> None:
@@ -129,6 +129,82 @@ def test_below_the_least_number_nobody_goes_and_no_roster_is_formed() -> None:
     assert now.epoch == 1
     now = membership.enroll(now, "x")
     assert roster(membership.settle(membership.arrive(now, coming("x", 0, NOTHING_YET)))).members == ("a", "x")
+
+
+def part(name: str, epoch: int, step: int, held: int, *copies: tuple[int, int]) -> Arrival:
+    return Arrival(name, epoch, step, f"host-{name}", 1, True, held, copies)
+
+
+def pairs(names: str, least: int = 2) -> Membership:
+    """Replicas of two workers each."""
+    now = membership.enroll(membership.begin(1, least, replica=2), names)
+    for name in names:
+        now = membership.arrive(now, coming(name, 0, 0))
+    return membership.settle(now)
+
+
+def test_replicas_come_and_go_as_a_whole_and_the_rest_waits() -> None:
+    now = membership.lose(pairs("abcd"), "a")
+    for name, held in (("b", 1), ("c", 0), ("d", 1)):
+        now = membership.settle(membership.arrive(now, part(name, 1, 7, held)))
+    assert (roster(now).members, roster(now).step, roster(now).givers) == (("c", "d"), 7, (0, 1))
+    assert membership.change(now) is Change.NONE  # b alone is no replica
+    now = membership.arrive(membership.enroll(now, "x"), coming("x", 0, NOTHING_YET))
+    assert membership.change(now) is Change.SOFT
+    for name, held in (("c", 0), ("d", 1)):
+        now = membership.settle(membership.arrive(now, part(name, 2, 9, held)))
+    assert roster(now).members == ("c", "d", "x", "b")  # b sits where its part is, though it is out of date
+    assert (roster(now).steps, roster(now).givers) == ((9, 9, NOTHING_YET, 7), (0, 1))
+
+
+def test_halves_of_two_replicas_make_one() -> None:
+    now = membership.lose(pairs("abcd"), "ad")
+    for name, held in (("b", 1), ("c", 0)):
+        now = membership.settle(membership.arrive(now, part(name, 1, 7, held)))
+    assert (roster(now).members, roster(now).givers) == (("c", "b"), (0, 1))
+
+
+def test_a_lost_part_comes_from_a_peers_memory() -> None:
+    now = membership.lose(pairs("ab"), "b")
+    now = membership.arrive(membership.enroll(now, "x"), coming("x", 0, NOTHING_YET))
+    now = membership.settle(membership.arrive(now, part("a", 1, 12, 0, (0, 10), (1, 10))))
+    assert (roster(now).members, roster(now).step, roster(now).givers) == (("a", "x"), 10, (0, 0))
+
+
+def test_a_part_that_nobody_has_means_storage() -> None:
+    now = membership.lose(pairs("ab"), "b")
+    now = membership.arrive(membership.enroll(now, "x"), coming("x", 0, NOTHING_YET))
+    now = membership.settle(membership.arrive(now, part("a", 1, 12, 0)))
+    assert (roster(now).step, roster(now).givers) == (NOTHING_YET, ())
+
+
+def test_one_copy_over_all_members_has_as_many_parts_as_members() -> None:
+    now = membership.enroll(membership.begin(1, 1, whole=True), "abc")
+    for name in "abc":
+        now = membership.arrive(now, coming(name, 0, 0))
+    now = membership.lose(membership.settle(now), "b")
+    now = membership.settle(membership.arrive(now, part("a", 1, 6, 0, (0, 4), (2, 4))))
+    now = membership.settle(membership.arrive(now, part("c", 1, 6, 2, (2, 4), (1, 4))))
+    assert (roster(now).members, roster(now).step, roster(now).givers) == (("a", "c"), 4, (0, 1, 0))
+
+
+def test_a_leaving_member_stays_while_only_it_has_its_part() -> None:
+    now = membership.enroll(pairs("ab"), "x")
+    now = membership.arrive(now, coming("x", 0, NOTHING_YET))
+    now = membership.release(now, "b")
+    now = membership.settle(membership.arrive(now, part("a", 1, 5, 0)))
+    now = membership.settle(membership.arrive(now, part("b", 1, 5, 1)))
+    assert roster(now).members == ("a", "b")
+    now = membership.release(now, "b")
+    now = membership.settle(membership.arrive(now, part("a", 2, 8, 0, (1, 8))))
+    now = membership.settle(membership.arrive(now, part("b", 2, 8, 1)))
+    assert (roster(now).members, roster(now).givers) == (("a", "x"), (0, 0))
+
+
+def test_who_waits_in_reserve_leaves_at_once() -> None:
+    now = membership.enroll(pairs("ab"), "x")
+    now = membership.release(membership.arrive(now, coming("x", 0, NOTHING_YET)), "x")
+    assert "x" in now.gone
 
 
 @dataclass
@@ -217,7 +293,8 @@ class Story(RuleBasedStateMachine):
         last = self.rosters[-1]
         assert [found.epoch for found in self.rosters] == list(range(1, len(self.rosters) + 1))
         assert len(set(last.members)) == len(last.members) == len(last.steps)
-        assert last.steps[last.leader] == max(last.steps) >= 0
+        assert last.step == max(last.steps) >= 0
+        assert last.first or last.steps[last.givers[0]] == last.step
         assert last.port == 1000 + ord(last.members[0])
 
     @invariant()

@@ -1,0 +1,102 @@
+"""What a run keeps: models in their parallel wrapping, optimizers, schedulers, and whatever else is to be saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from tradewind.errors import JobError
+from tradewind.jobs import regroup
+from tradewind.jobs.regroup import Group, Replica
+from tradewind.jobs.settings import RunSettings
+from tradewind.jobs.sharded import ShardedModel
+
+
+class Models:
+    def __init__(self, settings: RunSettings, device: Any) -> None:
+        self._layout, self._precision, self._device = settings.layout, settings.precision, device
+        self.kept: dict[str, Any] = {}
+        self.sharded: ShardedModel | None = None  # the model of a layout other than ddp
+        self._replicas: list[Replica] = []
+
+    def prepare(self, objects: Sequence[Any], group: Group | None, guard: Callable[..., None]) -> Any:
+        """`group` is None for a worker that joins later. Models come first: optimizers follow their parameters."""
+        models = {id(item): self._wrap(item, group, guard) for item in objects if isinstance(item, torch.nn.Module)}
+        ready = tuple(
+            models[id(item)] if id(item) in models else self.keep(self._name(item), item, group, guard)
+            for item in objects
+        )
+        return ready[0] if len(ready) == 1 else ready
+
+    def keep(self, name: str, item: Any, group: Group | None, guard: Callable[..., None]) -> Any:
+        if name in self.kept:
+            raise JobError(f"{name!r} is kept already", "use another name")
+        if not hasattr(item, "state_dict") or not hasattr(item, "load_state_dict"):
+            hint = "prepare models, optimizers, schedulers, or objects with state_dict and load_state_dict"
+            raise JobError(f"{type(item).__name__} has no state that could be saved", hint)
+        if isinstance(item, torch.nn.Module) and group is not None and not isinstance(item, ShardedModel):
+            regroup.agree(item, group)
+        if isinstance(item, torch.optim.Optimizer):
+            item.register_step_pre_hook(guard)
+            if self.sharded:
+                self.sharded.adopt(item)
+        self.kept[name] = item
+        return item
+
+    def attach(self, group: Group) -> None:
+        """Compute with this group from now on."""
+        for replica in self._replicas:
+            replica.attach(group)
+        if self.sharded:
+            self.sharded.attach(group.mesh)
+
+    def begin_batch(self, is_last: bool) -> None:
+        for replica in self._replicas:
+            replica.sums = is_last  # a sharded model is told with its backward pass
+
+    @property
+    def broken(self) -> bool:
+        return self.sharded is not None and self.sharded.broken
+
+    def all(self) -> list[torch.nn.Module]:
+        return [item for item in self.kept.values() if isinstance(item, torch.nn.Module)]
+
+    def bare(self) -> list[torch.nn.Module]:
+        """Models that nothing is wrapped around."""
+        wrapped = {replica.module for replica in self._replicas} | {self.sharded}
+        return [item for item in self.all() if item not in wrapped]
+
+    def parameters(self) -> Iterator[torch.Tensor]:
+        return (parameter for model in self.all() for parameter in model.parameters())
+
+    def clip(self, model: Any, max_norm: float) -> torch.Tensor:
+        if isinstance(model, ShardedModel):
+            return model.clip(max_norm)
+        found: torch.Tensor = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        return found
+
+    def _wrap(self, module: torch.nn.Module, group: Group | None, guard: Callable[..., None]) -> Any:
+        name = self._name(module)
+        module.to(self._device)
+        if self._layout.is_ddp:
+            self.keep(name, module, group, guard)
+            replica = Replica(module, self._precision)
+            self._replicas.append(replica)
+            if group is not None:
+                replica.attach(group)
+            return replica
+        if self.sharded:
+            raise JobError(f"{self._layout} works for one model", "prepare one model, or use parallel='ddp'")
+        if group is not None:
+            regroup.agree(module, group)
+        self.sharded = self.keep(
+            name, ShardedModel(module, self._layout, self._device, precision=self._precision), group, guard
+        )
+        if group is not None:
+            self.sharded.attach(group.mesh)
+        return self.sharded
+
+    def _name(self, item: Any) -> str:
+        return f"{len(self.kept)}:{type(item).__name__}"
