@@ -29,6 +29,7 @@ class Meeting:
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._over = False
+        self.lost: frozenset[str] = frozenset()  # for ever; who was released is not
 
     def begin(self, epoch: int, least: int, replica: int = 1, whole: bool = False) -> None:
         """New processes; whoever is left of the old ones is not let in."""
@@ -44,9 +45,21 @@ class Meeting:
     def lose(self, members: Iterable[str]) -> None:
         lost = frozenset(members) & self.now.enrolled
         if lost and not self._over:
+            self.lost |= lost
             if self.now.roster and (standing := lost.intersection(self.now.roster.members)):
                 self._lost([self.now.roster.members.index(member) for member in standing])
             self._set(membership.lose(self.now, lost))
+
+    def call_the_roll(self, patience_s: float) -> None:
+        """No step is taken: everybody shall leave the collective and come. Who does not within `patience_s` is lost."""
+        if self.now.roster is not None and not self._over:
+            self._set(membership.call(self.now))
+            called = self.now.epoch
+            asyncio.get_running_loop().call_later(patience_s, self._end_the_roll, called)
+
+    def _end_the_roll(self, epoch: int) -> None:
+        if self.now.epoch == epoch and self.now.arrived:
+            self._give_up_on_the_missing()
 
     def close(self) -> None:
         """The last step is saved: who ends now is not lost."""

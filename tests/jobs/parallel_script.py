@@ -1,0 +1,295 @@
+"""Run by test_parallel.py: one worker of four, which trains every example in every layout, and more.
+
+parallel_script.py RANK WORLD PORT FOLDER    meets the others at the store of the test; writes FOLDER/rank-RANK.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+
+from tradewind.jobs import named_state
+from tradewind.jobs.examples import cnn, gpt, rnn
+from tradewind.jobs.layout import Layout
+from tradewind.jobs.refill import Move, refill
+from tradewind.jobs.sharded import ShardedModel, make_mesh
+
+CPU = torch.device("cpu")
+BATCH, STEPS, CLIP = 12, 4, 0.5
+LAYOUTS = ("fsdp=2", "tp=2", "pp=2", "fsdp=all", "fsdp=2,tp=2", "pp=2,fsdp=2", "pp=2,tp=2")
+
+
+class Case:
+    """One example, in double precision, with data for any number of steps."""
+
+    def __init__(self, name: str, dtype: torch.dtype = torch.float64) -> None:
+        make: Callable[[], Any] = {"cnn": cnn.Cnn, "rnn": rnn.Rnn, "gpt": gpt.Gpt}[name]
+        torch.manual_seed(3)
+        self.model = make().to(dtype)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-3)
+        data = cnn.dataset(96, 0, dtype) if name == "cnn" else {"rnn": rnn, "gpt": gpt}[name].dataset(96, 0)
+        self.x, self.y = data.tensors
+        self.loss_fn = gpt.loss_fn if name == "gpt" else nn.functional.cross_entropy
+
+    def batch(self, step: int, of: int = 1, part: int = 0) -> tuple[Any, Any]:
+        """One of `of` equal parts of the global batch."""
+        start = step * BATCH % 96 + part * BATCH // of
+        return self.x[start : start + BATCH // of], self.y[start : start + BATCH // of]
+
+
+def alone(name: str, steps: int = STEPS) -> list[list[float]]:
+    """(loss, norm of the gradients before clipping) of each step in one process, by plain torch."""
+    case, told = Case(name), []
+    for step in range(steps):
+        x, y = case.batch(step)
+        loss = case.loss_fn(case.model(x), y)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(case.model.parameters(), CLIP)
+        case.optimizer.step()
+        case.optimizer.zero_grad()
+        told.append([loss.item(), norm.item()])
+    return told
+
+
+class Worker:
+    """A case, spread over the present group."""
+
+    def __init__(self, name: str, layout: str, dtype: torch.dtype = torch.float64) -> None:
+        self.case = Case(name, dtype)
+        self.layout = Layout.parse(layout, Layout.parse(layout, 24).replica_size)
+        self.model = ShardedModel(self.case.model, self.layout, CPU)
+        self.optimizer = self.case.optimizer
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 1000)
+        self.model.adopt(self.optimizer)
+        self.kept = {"0:Net": self.model, "1:AdamW": self.optimizer, "2:StepLR": self.scheduler}
+
+    def attach(self) -> bool:
+        return self.model.attach(make_mesh(self.layout, CPU))
+
+    def step(self, step: int, accumulate: int = 1) -> list[float]:
+        world, rank = dist.get_world_size(), dist.get_rank()
+        data_world, data_rank = self.layout.data_world(world), self.layout.data_rank(rank, world)
+        parts = data_world * accumulate
+        total = torch.zeros((), dtype=torch.float64)
+        for index in range(accumulate):
+            x, y = self.case.batch(step, parts, data_rank * accumulate + index)
+            last = index == accumulate - 1
+            total += self.model.learn(x, y, self.case.loss_fn, 1 / parts, last).double() / parts
+            norm = self.model.clip(CLIP)
+            if not last:
+                assert all(parameter.grad is None for parameter in self.model.parameters())
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        total /= self.layout.pp * self.layout.tp
+        dist.all_reduce(total)
+        return [total.item(), norm.item()]
+
+    def full(self) -> dict[str, Any]:
+        """The whole state on every worker of a group, for comparisons."""
+        found = {}
+        for name, value in named_state.flat(self.kept).items():
+            found[name] = value.full_tensor() if hasattr(value, "full_tensor") else value
+        return found
+
+
+# --- what is tried; each function returns what the test looks at
+
+
+def losses(layout: str, name: str) -> Any:
+    worker = Worker(name, layout)
+    worker.attach()
+    return [worker.step(step) for step in range(STEPS)]
+
+
+def accumulation(layout: str) -> Any:
+    """Three batches for each step of the optimizer, which finds gradients only after the last one."""
+    worker = Worker("gpt", layout)
+    worker.attach()
+    return [worker.step(step, accumulate=3) for step in range(STEPS)]
+
+
+def plain_loop() -> Any:
+    """The user's own forward, and torch's own clipping, which knows sharded tensors."""
+    worker, told = Worker("cnn", "fsdp=2"), []
+    worker.attach()
+    for step in range(STEPS):
+        x, y = worker.case.batch(step, 4, dist.get_rank())
+        loss = worker.case.loss_fn(worker.model(x), y)
+        worker.model.backward(loss / 4)
+        norm = nn.utils.clip_grad_norm_(worker.model.parameters(), CLIP)
+        worker.optimizer.step()
+        worker.optimizer.zero_grad()
+        total = loss.detach() / 4
+        dist.all_reduce(total)
+        told.append([total.item(), norm.full_tensor().item()])
+    return told
+
+
+def optimizers() -> Any:
+    """Other optimizers, moved to another mesh between two steps: parameters afterwards."""
+    kinds: dict[str, Callable[[Any], Any]] = {
+        "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        "adam": lambda p: torch.optim.Adam(p, lr=0.01, foreach=False),
+        "foreach": lambda p: torch.optim.Adam(p, lr=0.01, foreach=True),
+        "fused": lambda p: torch.optim.AdamW(p, lr=0.01, fused=True),
+    }
+    told = {}
+    for kind, make in kinds.items():
+        told[kind] = []
+        for spread in (False, True):
+            torch.manual_seed(1)
+            model: Any = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1)).double()
+            names = [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 0.02}]
+            optimizer = make(names)
+            x = torch.randn(8, 3, dtype=torch.float64)
+            if spread:
+                model = ShardedModel(model, Layout(pp=2, fsdp=2), CPU)
+                model.adopt(optimizer)
+            for _ in range(3):
+                if spread:
+                    model.attach(make_mesh(model.layout, CPU))
+                    model.learn(x, x[:, :1], nn.functional.mse_loss, 0.5)
+                else:
+                    nn.functional.mse_loss(model(x), x[:, :1]).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            total = sum(float(p.to_local().sum() if spread else p.sum()) for p in model.parameters())
+            whole = torch.tensor(total, dtype=torch.float64)
+            if spread:
+                dist.all_reduce(whole)
+            told[kind].append(whole.item())
+    return told
+
+
+def mixed_precision(layout: str) -> Any:
+    worker = Worker("gpt", layout, torch.float32)
+    worker.attach()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        told = [worker.step(step % 2)[0] for step in range(16)]
+    kinds = {str(parameter.dtype) for parameter in worker.model.parameters()}
+    return [told[0], told[-1], sorted(kinds)]
+
+
+def uneven() -> Any:
+    """Batches of other sizes, also such that cannot be cut into equal chunks: mean losses of a pipeline."""
+    worker = Worker("gpt", "pp=2,fsdp=2")
+    worker.attach()
+    sizes, told = (12, 7, 5, 12, 1), []
+    for size in sizes:
+        x, y = worker.case.x[:size], worker.case.y[:size]
+        expected = worker_loss(x, y)
+        told.append([worker.model.learn(x, y, worker.case.loss_fn).item(), expected])
+        worker.optimizer.zero_grad()
+    return told
+
+
+def worker_loss(x: Any, y: Any) -> float:
+    case = Case("gpt")
+    with torch.no_grad():
+        loss: float = case.loss_fn(case.model(x), y).item()
+    return loss
+
+
+def change_of_mesh(layout: str, rank: int, store: Any) -> Any:
+    """Two replicas, one, two again: who comes back is given its part by who has it."""
+    worker, told = Worker("gpt", layout), []
+    worker.attach()
+    told += [worker.step(step) for step in (0, 1)]
+    dist.destroy_process_group()
+    if rank < 2:
+        join(store, f"{layout}-small", rank, 2)
+        assert worker.attach()
+        told += [worker.step(step) for step in (2, 3)]
+        dist.destroy_process_group()
+    store.add(f"{layout}-done", 1)
+    store.wait([f"{layout}-done"])
+    held = {0: named_state.local(worker.kept), 1: named_state.local(worker.kept)} if rank < 2 else {}
+    join(store, f"{layout}-large", rank, 4)
+    worker.attach()
+    refill(worker.kept, Move(worker.layout, holders=(0, 1), receivers=(2, 3)), held)
+    return told + [worker.step(step) for step in (4, 5)]
+
+
+def resharding(rank: int, store: Any) -> Any:
+    """One copy over two workers, then over four: every part is cut anew."""
+    worker, told = Worker("cnn", "fsdp=all"), []
+    dist.destroy_process_group()
+    if rank < 2:
+        join(store, "two", rank, 2)
+        worker.attach()
+        told += [worker.step(step) for step in (0, 1)]
+        dist.destroy_process_group()
+    held = {rank: named_state.local(worker.kept)} if rank < 2 else {}
+    join(store, "four", rank, 4)
+    assert not (worker.attach() and rank == 1)
+    refill(worker.kept, Move(worker.layout, holders=(0, 1), receivers=(0, 1, 2, 3)), held)
+    return told + [worker.step(step) for step in (2, 3)]
+
+
+def checkpoints(folder: Path) -> Any:
+    """Saved in one layout, read in another, saved, and read without any: losses go on."""
+    told, before = [], None
+    for number, layout in enumerate(("fsdp=2,tp=2", "pp=2,fsdp=2", "tp=2")):
+        worker = Worker("gpt", layout)
+        worker.attach()
+        if before:
+            load(worker.kept, before)
+        told.append(worker.step(number))
+        before = folder / f"checkpoint-{number}"
+        dcp.save(named_state.flat(worker.kept), checkpoint_id=before)
+    case = Case("gpt")
+    kept = {
+        "0:Net": case.model,
+        "1:AdamW": case.optimizer,
+        "2:StepLR": torch.optim.lr_scheduler.StepLR(case.optimizer, 1),
+    }
+    load(kept, before, no_dist=True)
+    x, y = case.batch(3)
+    return [*told, [case.loss_fn(case.model(x), y).item(), None]], sorted(named_state.flat(kept))
+
+
+def load(kept: Any, path: Any, no_dist: bool = False) -> None:
+    found = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+    tensors = {name: each for name, each in found.items() if hasattr(each, "size")}
+    named_state.allocate(kept, {name: (tuple(each.size), each.properties.dtype) for name, each in tensors.items()})
+    state = named_state.flat(kept)
+    dcp.load(state, checkpoint_id=path, no_dist=no_dist)
+    named_state.put(kept, state)
+
+
+def join(store: Any, name: str, rank: int, world: int) -> None:
+    dist.init_process_group(
+        "gloo", store=dist.PrefixStore(name, store), rank=rank, world_size=world, timeout=timedelta(seconds=60)
+    )
+
+
+def main(rank: int, port: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+    join(store, "first", rank, 4)
+    told: dict[str, Any] = {
+        f"{layout} {name}": losses(layout, name) for layout in LAYOUTS for name in ("cnn", "rnn", "gpt")
+    }
+    for layout in ("fsdp=2,tp=2", "pp=2,fsdp=2"):
+        told[f"accumulation {layout}"] = accumulation(layout)
+        told[f"bf16 {layout}"] = mixed_precision(layout)
+    told |= {"plain loop": plain_loop(), "optimizers": optimizers(), "uneven": uneven()}
+    told["checkpoints"], told["names"] = checkpoints(folder)
+    for layout in ("fsdp=2", "tp=2", "pp=2"):
+        told[f"change {layout}"] = change_of_mesh(layout, rank, store)
+    told["resharding"] = resharding(rank, store)
+    (folder / f"rank-{rank}.json").write_text(json.dumps(told))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

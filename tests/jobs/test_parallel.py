@@ -1,0 +1,118 @@
+"""Every example in every layout, for real, on four processes over gloo: the same losses as in one process."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+SCRIPT = Path(__file__).with_name("parallel_script.py")
+LAYOUTS = ("fsdp=2", "tp=2", "pp=2", "fsdp=all", "fsdp=2,tp=2", "pp=2,fsdp=2", "pp=2,tp=2")
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(280)]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the four workers tell; they must tell the same."""
+    folder = tmp_path_factory.mktemp("parallel")
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    processes = []
+    for rank in range(4):
+        with (folder / f"log-{rank}").open("w") as log:
+            command = [sys.executable, str(SCRIPT), str(rank), str(store.port), str(folder)]
+            processes.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
+    try:
+        codes = [process.wait(240) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait(10)
+    assert codes == [0] * 4, "\n".join((folder / f"log-{rank}").read_text()[-3000:] for rank in range(4))
+    found = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(4)]
+    return {"all": found, **found[0]}
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    spec = importlib.util.spec_from_file_location("parallel_script", SCRIPT)
+    assert spec
+    assert spec.loader
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(script: Any) -> dict[str, list[list[float]]]:
+    """(loss, norm of gradients) of each step, by plain torch in this process."""
+    torch.set_num_threads(1)
+    return {name: script.alone(name, steps=6) for name in ("cnn", "rnn", "gpt")}
+
+
+def same(found: Any, expected: Any) -> None:
+    assert len(found) <= len(expected)
+    for ours, theirs in zip(found, expected, strict=False):
+        assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["cnn", "rnn", "gpt"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_losses_and_clipped_norms_are_those_of_one_process(told: Any, alone: Any, layout: str, name: str) -> None:
+    assert len(told[f"{layout} {name}"]) == 4
+    for each in told["all"]:
+        same(each[f"{layout} {name}"], alone[name])
+
+
+@pytest.mark.parametrize("layout", ["fsdp=2,tp=2", "pp=2,fsdp=2"])
+def test_accumulated_gradients_are_those_of_the_whole_batch(told: Any, alone: Any, layout: str) -> None:
+    same(told[f"accumulation {layout}"], alone["gpt"])
+
+
+@pytest.mark.parametrize("layout", ["fsdp=2,tp=2", "pp=2,fsdp=2"])
+def test_mixed_precision_learns_and_keeps_parameters_in_full_precision(told: Any, layout: str) -> None:
+    first, last, kinds = told[f"bf16 {layout}"]
+    assert last < 0.8 * first
+    assert kinds == ["torch.float32"]
+
+
+def test_an_ordinary_loop_with_clipping_of_torch(told: Any, alone: Any) -> None:
+    same(told["plain loop"], alone["cnn"])
+
+
+def test_optimizers_follow_their_parameters_to_another_mesh(told: Any) -> None:
+    for kind, (by_one, by_four) in told["optimizers"].items():
+        assert by_four == pytest.approx(by_one, rel=1e-12), kind
+
+
+def test_a_pipeline_takes_batches_of_any_size(told: Any) -> None:
+    for ours, expected in told["uneven"]:
+        assert ours == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_checkpoint_can_be_read_in_any_layout_and_in_none(told: Any, alone: Any) -> None:
+    for ours, theirs in zip(told["checkpoints"], alone["gpt"], strict=False):
+        assert ours[0] == pytest.approx(theirs[0], rel=1e-9)
+    assert "0:Net/block0.attention.query.weight" in told["names"]
+    assert "1:AdamW/block0.attention.query.weight/exp_avg" in told["names"]
+    assert {"1:AdamW//groups", "2:StepLR"} <= set(told["names"])
+
+
+@pytest.mark.parametrize("layout", ["fsdp=2", "tp=2", "pp=2"])
+def test_replicas_leave_and_come_back_without_a_trace(told: Any, alone: Any, layout: str) -> None:
+    same(told[f"change {layout}"], alone["gpt"])
+    for rank in (2, 3):  # who was away has not seen the steps between
+        same(told["all"][rank][f"change {layout}"][2:], alone["gpt"][4:])
+
+
+def test_one_copy_is_cut_anew_for_more_workers(told: Any, alone: Any) -> None:
+    same(told["resharding"], alone["cnn"])
+    for rank in (2, 3):
+        same(told["all"][rank]["resharding"], alone["cnn"][2:])
