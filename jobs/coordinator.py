@@ -85,6 +85,29 @@ class Handover:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """For how long no step was taken. Steps differ: what has been normal so far is no sign of trouble."""
+
+    last_s: float
+    longest_s: float = 0.0  # between two reports of steps
+    steps: int = 0
+
+    FIRST_FACTOR, FACTOR = 5.0, 4.0  # the first step compiles, and loads what was not needed before
+
+    def step(self, now_s: float) -> Stall:
+        longest_s = max(self.longest_s, now_s - self.last_s) if self.steps else 0.0
+        return Stall(now_s, longest_s, self.steps + 1)
+
+    def pause(self, now_s: float) -> Stall:
+        """Something else than steps is going on."""
+        return Stall(now_s, self.longest_s, 0)
+
+    def is_over(self, now_s: float, timeout_s: float) -> bool:
+        patience_s = max(timeout_s, self.FACTOR * self.longest_s) if self.steps else self.FIRST_FACTOR * timeout_s
+        return now_s - self.last_s > patience_s
+
+
 class Coordinator:
     """See the module's docstring. An async actor: its methods run on one loop, so they need no locks."""
 
@@ -98,6 +121,7 @@ class Coordinator:
         self._handover = Handover()
         self._meeting = Meeting(self._formed, self._lost)
         self._commits: Commits | None = None
+        self._stall = Stall(time.monotonic())
 
     # --- the platform's agent
 
@@ -139,15 +163,24 @@ class Coordinator:
     # --- checkpoints: every rank brings its part, here they become a whole
 
     async def keep_checkpoints(self, where: str, keep: int, layout: str) -> None:
-        self._commits = Commits(where, keep, layout)
+        self._commits = Commits(where, keep, layout, self._checkpointed)
+
+    # --- workers that hang
+
+    async def watch_for_hangs(self, timeout_s: float) -> None:
+        """Call the roll when no step is taken for too long: who does not answer is taken for lost. Runs for ever."""
+        while True:
+            await asyncio.sleep(timeout_s / 10)
+            if self._progress.phase is not Phase.TRAINING:
+                self._stall = self._stall.pause(time.monotonic())
+            elif self._stall.is_over(time.monotonic(), timeout_s):
+                self._stall = self._stall.pause(time.monotonic())
+                self._meeting.call_the_roll(timeout_s / 4)
 
     async def saved(self, part: Any, order: dict[str, Any] | None) -> dict[str, Any]:
         """A rank's part is durable, or failed. Waits until it is known what became of the whole."""
         assert self._commits is not None
-        outcome = await self._commits.add(part, order)
-        if outcome.get("is_news"):
-            self._checkpointed(outcome)
-        return outcome
+        return await self._commits.add(part, order)
 
     async def interval(self, words: str) -> None:
         self._progress.saves = words
@@ -170,13 +203,17 @@ class Coordinator:
     async def members(self) -> dict[str, Any]:
         """Who stands in the group, by rank, and who is out for ever."""
         now = self._meeting.now
-        return {"epoch": now.epoch, "members": now.roster.members if now.roster else (), "gone": now.gone}
+        members = now.roster.members if now.roster else ()
+        return {"epoch": now.epoch, "members": members, "gone": now.gone, "lost": self._meeting.lost}
 
     async def meet(self, arrival: dict[str, Any]) -> dict[str, Any] | None:
         """A member waits for the next roster; None says that it is not part of the group any more."""
         if arrival["epoch"] and not arrival["broken"]:
             self._turn(Phase.RESIZING, "workers come or go")
         return await self._meeting.meet(Arrival(**arrival))
+
+    async def resolve(self, member: str, step: int) -> tuple[float, ...] | None:
+        return await self._meeting.resolve(member, step)
 
     async def watch_group(self, epoch: int, seen: str, timeout_s: float) -> str | None:
         found = await self._meeting.watch(epoch, Change(seen), timeout_s)
@@ -261,6 +298,7 @@ class Coordinator:
         """Steps were taken. What a group that is being ended still tells is kept under its own attempt."""
         now = self._progress
         if attempt == now.attempt:
+            self._stall = self._stall.step(time.monotonic())
             now.step, now.loss = last_step, loss
             now.steps_per_s = (last_step - first_step + 1) / max(at_s - began_s, 1e-6)
         self._outbox.put(

@@ -29,6 +29,8 @@ class Meeting:
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._over = False
+        self.lost: frozenset[str] = frozenset()  # for ever; who was released is not
+        self._doubts: dict[str, int] = {}  # members of this epoch that are in doubt about a step
 
     def begin(self, epoch: int, least: int, replica: int = 1, whole: bool = False) -> None:
         """New processes; whoever is left of the old ones is not let in."""
@@ -44,9 +46,21 @@ class Meeting:
     def lose(self, members: Iterable[str]) -> None:
         lost = frozenset(members) & self.now.enrolled
         if lost and not self._over:
+            self.lost |= lost
             if self.now.roster and (standing := lost.intersection(self.now.roster.members)):
                 self._lost([self.now.roster.members.index(member) for member in standing])
             self._set(membership.lose(self.now, lost))
+
+    def call_the_roll(self, patience_s: float) -> None:
+        """No step is taken: everybody shall leave the collective and come. Who does not within `patience_s` is lost."""
+        if self.now.roster is not None and not self._over:
+            self._set(membership.call(self.now))
+            called = self.now.epoch
+            asyncio.get_running_loop().call_later(patience_s, self._end_the_roll, called)
+
+    def _end_the_roll(self, epoch: int) -> None:
+        if self.now.epoch == epoch and self.now.arrived:
+            self._give_up_on_the_missing()
 
     def close(self) -> None:
         """The last step is saved: who ends now is not lost."""
@@ -66,6 +80,22 @@ class Meeting:
                 self._give_up_on_the_missing()
         roster = self.now.roster
         return asdict(roster) if roster is not None and arrival.member in roster.members else None
+
+    async def resolve(self, member: str, step: int) -> tuple[float, ...] | None:
+        """A member has all gradients of `step`, and does not know whether the others have: the sums of the step, if one
+        of them has taken it; then it can, too. None: nobody has."""
+        self._doubts[member] = step
+        self._wake()
+        end = time.monotonic() + PATIENCE_S
+        while member in self.now.enrolled and self._missing() and time.monotonic() < end:
+            await self._next_change(end - time.monotonic())
+        if self._missing():
+            self.lose(self._missing())
+        return next((arrival.sums for arrival in self.now.arrived.values() if arrival.step == step), None)
+
+    def _missing(self) -> frozenset[str]:
+        """Who has neither come nor asked."""
+        return membership.expected(self.now) - self.now.arrived.keys() - self._doubts.keys()
 
     async def watch(self, epoch: int, seen: Change, timeout_s: float) -> Change | None:
         """Wait until the roster of `epoch` should do something else than `seen`. None: it does not stand any more."""
@@ -96,6 +126,7 @@ class Meeting:
     def _set(self, state: membership.Membership) -> None:
         before, self.now = self.now.epoch, membership.settle(state)
         if self.now.epoch != before and self.now.roster is not None:
+            self._doubts = {}
             self._formed(self.now.roster)
         self._wake()
 

@@ -41,6 +41,7 @@ class Arrival:
     broken: bool = False  # its collective does not work any more
     part: int = 0  # of the state that it holds
     copies: tuple[tuple[int, int], ...] = ()  # (part, step) that it has beside, in its memory
+    sums: tuple[float, ...] = ()  # of its last step, for those that are in doubt about it
 
     def has(self, part: int, step: int) -> bool:
         return (self.part, self.step) == (part, step) or (part, step) in self.copies
@@ -81,6 +82,7 @@ class Membership:
     arrived: Mapping[str, Arrival] = field(default_factory=dict)
     leaving: frozenset[str] = frozenset()
     gone: frozenset[str] = frozenset()  # lost or released; for ever
+    called: bool = False  # everybody is to come at once: somebody hangs
 
 
 def begin(epoch: int, least: int, replica: int = 1, whole: bool = False) -> Membership:
@@ -139,7 +141,7 @@ def change(now: Membership) -> Change:
     if now.roster is None:
         return Change.NONE
     standing = frozenset(now.roster.members)
-    if standing & now.gone or any(now.arrived[name].broken for name in standing & now.arrived.keys()):
+    if now.called or standing & now.gone or any(now.arrived[name].broken for name in standing & now.arrived.keys()):
         return Change.HARD
     if standing & now.leaving or len(now.arrived.keys() - standing) >= now.replica:
         return Change.SOFT
@@ -166,7 +168,13 @@ def settle(now: Membership) -> Membership:
         gone=now.gone | out,
         enrolled=now.enrolled - out,
         leaving=_NOBODY,
+        called=False,
     )
+
+
+def call(now: Membership) -> Membership:
+    """Have everybody come, whatever it is doing."""
+    return replace(now, called=now.roster is not None)
 
 
 def seat(staying: Sequence[Arrival], before: Roster | None, replica: int) -> list[Arrival]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,7 +46,7 @@ class Rooms(PlacementGroupHandle):  # type: ignore[misc]
 
     @property
     def placement_group(self) -> Any:
-        return self.groups[0]
+        return self.groups[0] if self.groups else None
 
     def ready(self) -> Any:
         return self.groups[-1].ready()
@@ -56,8 +56,9 @@ class Rooms(PlacementGroupHandle):  # type: ignore[misc]
         return all(group.wait(max(0.1, end - time.monotonic())) for group in self.groups)
 
     def shutdown(self) -> None:
-        for group in self.groups:
-            remove_placement_group(group)
+        """May be called twice."""
+        while self.groups:
+            remove_placement_group(self.groups.pop())
 
 
 @dataclass(slots=True)
@@ -101,12 +102,14 @@ class InPlaceGroup(QuickWorkerGroup):
         self._room_of: dict[str, Any] = {}  # by member
         self._dead_since_s: dict[str, float] = {}
         self._lost_nodes: set[str] = set()
+        self._may_go_on: Callable[[], bool] = bool
 
     # --- start
 
-    def bind(self, coordinator: Any) -> None:
-        """The processes are there and do not train yet: tell the coordinator who they are."""
-        self._coordinator = coordinator
+    def bind(self, coordinator: Any, may_go_on: Callable[[], bool]) -> None:
+        """The processes are there and do not train yet: tell the coordinator who they are. `may_go_on` is asked when a
+        worker has crashed although its node lives: whether the others may go on, or that was once too often."""
+        self._coordinator, self._may_go_on = coordinator, may_go_on
         # What rank 0 reports counts: the others' number changes while reports are on their way.
         self._reports.set_required_ranks([0])
         ray.get(coordinator.enroll.remote([member_of(worker) for worker in self.get_workers()]))
@@ -169,7 +172,7 @@ class InPlaceGroup(QuickWorkerGroup):
         self._assert_active()
         statuses = self._poll_workers_and_collect_errors(timeout)
         now = ray.get(self._coordinator.members.remote())
-        keep = [i for i, status in enumerate(statuses) if not self._is_out(i, status, now["gone"])]
+        keep = [i for i, status in enumerate(statuses) if not self._is_out(i, status, now)]
         if keep and len(keep) < len(statuses):
             self._drop(keep)
             statuses = [statuses[i] for i in keep]
@@ -182,20 +185,29 @@ class InPlaceGroup(QuickWorkerGroup):
         self._latest_poll_status = found
         return found
 
-    def _is_out(self, index: int, status: Any, gone: Collection[str]) -> bool:
-        """A worker that was let go and has ended, or that is lost together with its node."""
+    def _is_out(self, index: int, status: Any, now: Mapping[str, Any]) -> bool:
+        """A worker that was let go and has ended, that is lost together with its node, or that crashed or hangs on a
+        live one, if the others may go on without it."""
         worker = self.get_workers()[index]
         member, dead = member_of(worker), is_dead(status.error)
-        if member in gone and not status.running and not dead:
+        if member in now["gone"] and not status.running and not dead:
             return True
-        if not dead and member not in gone:
+        if not dead and member not in now["lost"]:
             return False
         if find_silent_nodes({worker.metadata.node_id}):
             self._lost_nodes.add(worker.metadata.node_id)
             self._coordinator.lose.remote([member])
             return True
-        self._dead_since_s.setdefault(member, time.monotonic())
-        return False
+        since_s = self._dead_since_s.setdefault(member, time.monotonic())
+        if time.monotonic() - since_s < EXPLANATION_S:
+            return False
+        if len(self.get_workers()) == 1 or not self._may_go_on():
+            ray.kill(worker.actor)  # if it hangs: its end is an error that the failure policy sees
+            return False
+        how = f"crashed: {status.error}" if dead else "hung"
+        logger.warning("a worker on %s %s; the others go on", worker.metadata.node_ip, how)
+        self._coordinator.lose.remote([member])
+        return True
 
     def _excuse(self, index: int, status: Any) -> Any:
         """A dead worker is no error yet: its node may turn out to be lost in a moment."""
@@ -262,6 +274,16 @@ class InPlaceGroup(QuickWorkerGroup):
         room = self._room_of.pop(actor._actor_id.hex())
         self._rooms.groups.remove(room)
         remove_placement_group(room)
+
+    def vacate(self) -> None:
+        """The group has failed, and another one will be started: its room is free from now on. Ray would give the room
+        of dead workers to them again, on the next node that comes."""
+        for joiner in self._joiners:
+            self._end(joiner.actor)
+        self._joiners = []
+        for worker in self.get_workers() if self._worker_group_state else []:
+            ray.kill(worker.actor)
+        self._rooms.shutdown()
 
     def shutdown(self) -> None:
         for joiner in self._joiners:

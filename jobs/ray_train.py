@@ -87,9 +87,16 @@ class Link:
         self.spares: Counter[str] = Counter()  # spare processes by node that were asked for and not used
         self.ordered: Counter[str] = Counter()  # processes that were ever started
         self.avoid: dict[str, float] = {}  # nodes that do not answer -> until when they are avoided
+        self.tally = losses.Tally()
 
     def phase(self, phase: Phase, reason: str, workers: int | None = None) -> None:
         self.coordinator.phase.remote(phase.value, reason, workers)
+
+    def charge(self, why: losses.Cause) -> bool:
+        """Count a failure; whether to go on."""
+        _, progress = self.look()
+        self.tally, again = losses.charge(self.tally, why, progress["step"], self.order.max_failures)
+        return again
 
     def look(self) -> tuple[Target | None, dict[str, Any]]:
         found = ray.get(self.coordinator.look.remote())
@@ -249,7 +256,6 @@ class LossPolicy(FailurePolicy):  # type: ignore[misc]
     def __init__(self, failure_config: Any, link: Link) -> None:
         super().__init__(failure_config)
         self._link = link
-        self._tally = losses.Tally()
 
     def make_decision(self, training_failed_error: Any) -> Any:
         if isinstance(training_failed_error, ControllerError):
@@ -265,9 +271,10 @@ class LossPolicy(FailurePolicy):  # type: ignore[misc]
         return self._charge(why)
 
     def _charge(self, why: losses.Cause) -> Any:
-        _, progress = self._link.look()
-        self._tally, again = losses.charge(self._tally, why, progress["step"], self._link.order.max_failures)
+        again = self._link.charge(why)
         if again:
+            if self._link.group is not None:
+                self._link.group.vacate()
             self._link.phase(Phase.RESTARTING, str(why))
         return FailureDecision.RETRY if again else FailureDecision.RAISE
 
@@ -316,7 +323,7 @@ class GroupWatch(WorkerGroupCallback):  # type: ignore[misc]
     def after_worker_group_start(self, worker_group: Any) -> None:
         link = self._link
         link.group = worker_group
-        worker_group.bind(link.coordinator)
+        worker_group.bind(link.coordinator, lambda: link.charge(losses.Cause.WORKER_CRASHED))
         link.nodes = tuple(worker.metadata.node_id for worker in worker_group.get_workers())
         link.ordered += Counter(link.nodes) - link.spares  # started without being asked for
         link.spares -= Counter(link.nodes)  # used up

@@ -67,6 +67,7 @@ def fit(
     curve: str | Path | None = None,
     progress: bool = True,
     settle_s: float = 5.0,
+    hang_timeout_s: float = 120.0,
 ) -> FitResult:
     """Train on `workers` (one number, or the least and the most) that come and go.
 
@@ -81,7 +82,8 @@ def fit(
 
     Lost nodes are never counted as failures; `max_failures` is how many exceptions of `train` are tried again. A loss
     that is no number ends the run before it reaches the model; `on_nan="skip"` leaves such steps out. `ledger` and
-    `curve` write down every sample and every loss.
+    `curve` write down every sample and every loss. When no step is taken for `hang_timeout_s` (and four times longer
+    than ever before), workers that do not answer are replaced.
     """
     import ray
 
@@ -119,6 +121,7 @@ def fit(
     coordinator = coordinators.start(job_id)
     wish = Wish(job_id, limits.min_workers, limits.max_workers, worker, dict(labels or {}))
     coordinator.keep_checkpoints.remote(where, keep, str(layout))
+    coordinator.watch_for_hangs.remote(hang_timeout_s)
     coordinator.declare.remote(asdict(wish))
     coordinator.phase.remote(Phase.STARTING.value, "the run starts", 0)
     try:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tradewind.events import CheckpointCommitted, PhaseChanged, StepCommitted, decode
-from tradewind.jobs.coordinator import Coordinator, Outbox
+from tradewind.jobs.checkpoint import Checkpoints, Part
+from tradewind.jobs.coordinator import Coordinator, Outbox, Stall
+from tradewind.jobs.membership import Arrival
 from tradewind.jobs.progress import line
 from tradewind.model import Phase, Wish
 
@@ -81,14 +84,18 @@ def test_the_wish_is_told_and_withdrawn() -> None:
     assert run(body) == (True, None)
 
 
-def test_steps_checkpoints_and_phases_reach_the_agent() -> None:
+def test_steps_checkpoints_and_phases_reach_the_agent(tmp_path: Path) -> None:
     async def body(coordinator: Coordinator) -> Any:
         await coordinator.begin_attempt(1, 4)
         await coordinator.phase("starting", "workers start")
         await coordinator.phase("starting", "workers start")  # no news
         await coordinator.training(1, 0, 300)
         await coordinator.committed(1, 4, 10.0, 11.0, 1, 20, 1200, 0.5)
-        await coordinator.checkpointed(1, 20, "/runs/step-20", 0.01)
+        await coordinator.keep_checkpoints(str(tmp_path), 3, "ddp")
+        outcomes = await asyncio.gather(
+            *(coordinator.saved(Part(20, 1, rank, 2, f"rank-{rank}.bin"), None) for rank in (0, 1))
+        )
+        assert {(outcome["step"], outcome["why"]) for outcome in outcomes} == {(20, "")}
         return await poll(coordinator, 0)
 
     starting, training, steps, saved = run(body)
@@ -96,7 +103,48 @@ def test_steps_checkpoints_and_phases_reach_the_agent() -> None:
     assert isinstance(steps, StepCommitted)
     assert (steps.first_step, steps.last_step, steps.total_steps, steps.samples) == (1, 20, 300, 1200)
     assert isinstance(saved, CheckpointCommitted)
+    assert (saved.step, Checkpoints.at(tmp_path).newest().name) == (20, saved.path.rsplit("/", 1)[1])  # type: ignore[union-attr]
     assert [event.sequence for event in (starting, training, steps, saved)] == [1, 2, 3, 4]
+
+
+def test_a_checkpoint_is_given_up_when_a_worker_is_lost_before_its_part_is_there(tmp_path: Path) -> None:
+    async def body(coordinator: Coordinator) -> Any:
+        await coordinator.begin_attempt(1, 2)
+        await coordinator.keep_checkpoints(str(tmp_path), 3, "ddp")
+        await coordinator.enroll(["a", "b"])
+        await asyncio.gather(*(coordinator.meet(asdict(Arrival(name, 0, 0, "here", 1))) for name in "ab"))
+        first = asyncio.create_task(coordinator.saved(Part(20, 1, 0, 2, "rank-0.bin"), None))
+        await asyncio.sleep(0)
+        await coordinator.lose(["b"])
+        return (await first)["why"]
+
+    assert "lost" in run(body)
+    assert Checkpoints.at(tmp_path).newest() is None
+
+
+def test_a_stall_is_called_after_the_timeout_and_four_times_what_was_normal() -> None:
+    now = Stall(0.0)
+    assert not now.is_over(40.0, 10.0)  # the first step may take five times as long
+    assert now.is_over(51.0, 10.0)
+    now = now.step(20.0).step(21.0)
+    assert (now.is_over(30.0, 10.0), now.is_over(32.0, 10.0)) == (False, True)
+    now = now.step(29.0)  # a step of 8 s is normal here
+    assert (now.is_over(60.0, 10.0), now.is_over(62.0, 10.0)) == (False, True)
+    assert not now.pause(62.0).is_over(100.0, 10.0)
+
+
+def test_who_does_not_answer_the_roll_is_lost() -> None:
+    async def body(coordinator: Coordinator) -> Any:
+        await coordinator.begin_attempt(1, 2)
+        await coordinator.enroll(["a", "b"])
+        await asyncio.gather(*(coordinator.meet(asdict(Arrival(name, 0, 0, "here", 1))) for name in "ab"))
+        await coordinator.training(1, 0, 10)
+        asyncio.create_task(coordinator.watch_for_hangs(0.05))  # noqa: RUF006
+        change = await coordinator.watch_group(1, "none", 30.0)
+        roster = await coordinator.meet(asdict(Arrival("a", 1, 3, "here", 1, broken=True)))
+        return change, roster["members"], (await coordinator.members())["lost"]
+
+    assert run(body) == ("hard", ("a",), {"b"})
 
 
 def test_late_news_of_an_ended_group_keeps_its_attempt_and_moves_nothing() -> None:

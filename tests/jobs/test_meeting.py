@@ -58,7 +58,7 @@ def test_a_lifeline_that_breaks_calls_the_others_at_once() -> None:
         found = await asyncio.gather(hall.comes("a", 1, 5, True), hall.comes("b", 1, 5, True))
         return change, found[0]["members"], await hall.comes("c", 1, 5), hall.told
 
-    assert run(body) == (Change.HARD, ("a", "b"), None, [("a", "b", "c"), 1, ("a", "b")])
+    assert run(body) == (Change.HARD, ("a", "b"), None, [("a", "b", "c"), [2], ("a", "b")])
 
 
 def test_who_ends_after_the_last_save_is_not_lost() -> None:
