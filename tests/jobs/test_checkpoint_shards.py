@@ -33,6 +33,7 @@ def held_by(layout: Layout, sizes: list[int]) -> list[Item]:
     return [Item(f"{stage}/{number}", None, layout.same_keys(), size) for number, size in enumerate(sizes)]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 1000), max_size=12), st.integers(1, 4), st.integers(1, 3))
 def test_everything_is_written_once_and_evenly(sizes: list[int], replicas: int, stages: int) -> None:
     world = replicas * stages
@@ -68,6 +69,7 @@ def grid(dimensions: list[list[int]]) -> list[Entry]:
     ]
 
 
+@settings(deadline=None)
 @given(st.lists(cuts, max_size=3), st.data())
 def test_a_tensor_is_whole_only_with_all_its_pieces(dimensions: list[list[int]], data: st.DataObject) -> None:
     pieces = data.draw(st.permutations(grid(dimensions)))
