@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -150,8 +151,7 @@ def open_cell(num_nodes: int) -> Iterator[Cell]:
                 node.end()
     finally:
         head.stop(grace_s=0.0)
-        with contextlib.suppress(OSError):  # not empty: somebody looks into it
-            root.rmdir()
+        shutil.rmtree(root, ignore_errors=True)  # nodes that did not start leave their logs
 
 
 def _import_path() -> dict[str, str]:
