@@ -63,12 +63,12 @@ def allocate(kept: Kept, specs: Mapping[str, tuple[tuple[int, ...], torch.dtype]
     for key, item in kept.items():
         if not isinstance(item, torch.optim.Optimizer):
             continue
-        for name, (group, parameter) in _named(item, kept).items():
+        for name, (group, parameter, sharded) in _named(item, kept).items():
             for entry, (shape, dtype) in specs.items():
                 if entry.startswith(f"{key}/{name}/"):
                     field = entry.removeprefix(f"{key}/{name}/")
                     if field not in item.state[parameter]:
-                        item.state[parameter][field] = _blank(group, parameter, tuple(shape), dtype)
+                        item.state[parameter][field] = _blank(group, parameter, sharded, tuple(shape), dtype)
 
 
 def to_local(value: Any) -> Any:
@@ -106,7 +106,8 @@ def name_groups(optimizer: Any, names: Mapping[int, str]) -> None:
 def rebind(
     optimizer: Any, named: Mapping[str, torch.Tensor], carry: Callable[[str, torch.Tensor], torch.Tensor | None]
 ) -> None:
-    """Point an optimizer to new ones. `carry` turns what has a parameter's shape into the new one (None: lost)."""
+    """Point an optimizer to new parameters. `carry` turns a part of something like a parameter into the new part (None:
+    lost)."""
     old = {
         name: optimizer.state.get(parameter, {})
         for group in optimizer.param_groups
@@ -118,11 +119,9 @@ def rebind(
         before = dict(zip(held(group), group["params"], strict=True))
         group["params"][:] = [named[name] for name in present]
         for name in present:
-            fields = _carried(name, before.get(name), old.get(name, {}), carry)
+            fields = _carried(name, before.get(name), named[name], old.get(name, {}), carry)
             if fields:
-                optimizer.state[named[name]] = {
-                    field: like(named[name], value) if sharded else value for field, (value, sharded) in fields.items()
-                }
+                optimizer.state[named[name]] = fields
         group["held_names"] = present
 
 
@@ -133,19 +132,27 @@ def held(group: Mapping[str, Any]) -> list[str]:
 
 
 def _carried(
-    name: str, parameter: Any, fields: Mapping[str, Any], carry: Callable[[str, torch.Tensor], torch.Tensor | None]
-) -> dict[str, tuple[Any, bool]]:
-    """(value, whether it is sharded like the parameter) of each field. Nothing if the part is lost."""
-    found: dict[str, tuple[Any, bool]] = {}
+    name: str,
+    before: Any,
+    now: torch.Tensor,
+    fields: Mapping[str, Any],
+    carry: Callable[[str, torch.Tensor], torch.Tensor | None],
+) -> dict[str, Any]:
+    """An optimizer's state of one parameter, for its new part. Nothing if the part is lost."""
+    found: dict[str, Any] = {}
     for field, value in fields.items():
-        if isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim() > 0:
+        found[field] = value
+        if _is_like(before, value):
             part = carry(name, to_local(value))
             if part is None:
                 return {}
-            found[field] = (part, True)
-        else:
-            found[field] = (value, False)
+            found[field] = like(now, part)
     return found
+
+
+def _is_like(parameter: Any, value: Any) -> bool:
+    """Momenta are cut as their parameter is; step counters are not cut."""
+    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == parameter.shape
 
 
 # --- inside
@@ -165,14 +172,18 @@ def _buffers(module: Any) -> Iterator[tuple[str, torch.Tensor]]:
                 yield f"{prefix}.{name}" if prefix else name, buffer
 
 
-def _named(optimizer: Any, kept: Kept) -> dict[str, tuple[dict[str, Any], torch.Tensor]]:
-    """An optimizer's parameters by name. With parameters of several models, the model's key comes before."""
-    owners = {
-        id(parameter): (key, name)
-        for key, item in kept.items()
-        if isinstance(item, torch.nn.Module)
-        for name, parameter in item.named_parameters()
-    }
+def _owners(item: Any) -> Iterator[tuple[str, Any, Any]]:
+    """(name, what an optimizer has, the parameter itself): they differ in sharded models."""
+    if hasattr(item, "owners"):
+        yield from item.owners()
+    elif isinstance(item, torch.nn.Module):
+        yield from ((name, parameter, parameter) for name, parameter in item.named_parameters())
+
+
+def _named(optimizer: Any, kept: Kept) -> dict[str, tuple[dict[str, Any], torch.Tensor, torch.Tensor]]:
+    """An optimizer's (group, parameter, the model's parameter) by name. With several models, the model's key comes
+    before."""
+    owners = {id(has): (key, name, own) for key, item in kept.items() for name, has, own in _owners(item)}
     pairs = [(group, parameter) for group in optimizer.param_groups for parameter in group["params"]]
     missing = [parameter for _, parameter in pairs if id(parameter) not in owners]
     if missing:
@@ -181,17 +192,18 @@ def _named(optimizer: Any, kept: Kept) -> dict[str, tuple[dict[str, Any], torch.
     several = len({owners[id(parameter)][0] for _, parameter in pairs}) > 1
     found = {}
     for group, parameter in pairs:
-        key, name = owners[id(parameter)]
-        found[f"{key}.{name}" if several else name] = (group, parameter)
+        key, name, own = owners[id(parameter)]
+        found[f"{key}.{name}" if several else name] = (group, parameter, own)
     return found
 
 
 def _optimizer_state(key: str, optimizer: Any, kept: Kept) -> Iterator[tuple[str, Any]]:
     named = _named(optimizer, kept)
-    for name, (_, parameter) in named.items():
+    for name, (_, parameter, sharded) in named.items():
         for field, value in optimizer.state.get(parameter, {}).items():
             if value is not None:
-                yield f"{key}/{name}/{field}", value
+                like_it = _is_like(parameter, value) and not isinstance(value, DTensor)
+                yield f"{key}/{name}/{field}", like(sharded, value) if like_it else value
     yield f"{key}//groups", [_settings(group) for group in optimizer.param_groups]
 
 
@@ -209,16 +221,16 @@ def _put_optimizer(key: str, optimizer: Any, kept: Kept, values: Mapping[str, An
         if entry.startswith(f"{key}/") and entry not in ours:
             name, _, field = entry.removeprefix(f"{key}/").rpartition("/")
             fields.setdefault(name, []).append((field, value))
-    for name, (_, parameter) in _named(optimizer, kept).items():
+    for name, (_, parameter, _) in _named(optimizer, kept).items():
         for field, value in fields.get(name, ()):
             optimizer.state[parameter][field] = _taken(parameter, value)
 
 
 def _taken(parameter: torch.Tensor, value: Any) -> Any:
-    if not isinstance(value, torch.Tensor) or isinstance(value, DTensor):
+    if not isinstance(value, torch.Tensor):
         return value
-    part = value.detach().clone()
-    return like(parameter, part) if part.dim() and part.shape == to_local(parameter).shape else part
+    part = to_local(value).detach().clone()
+    return like(parameter, part) if _is_like(to_local(parameter), part) else part
 
 
 def _copy(name: str, mine: torch.Tensor, value: Any) -> None:
@@ -231,9 +243,9 @@ def _copy(name: str, mine: torch.Tensor, value: Any) -> None:
 
 
 def _blank(
-    group: Mapping[str, Any], parameter: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype
+    group: Mapping[str, Any], parameter: Any, sharded: Any, shape: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:
-    if shape == tuple(parameter.shape) and shape:
+    if shape and shape == tuple(sharded.shape):
         return torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
     # Step counters are kept on the CPU, unless the optimizer runs as one kernel on the device.
     on_device = group.get("capturable") or group.get("fused")

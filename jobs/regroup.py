@@ -25,6 +25,7 @@ import torch.distributed as dist
 from tradewind.jobs.layout import Layout
 from tradewind.jobs.losses import is_communication
 from tradewind.jobs.membership import Roster
+from tradewind.jobs.mesh import make_mesh
 
 REBUILD_TIMEOUT_S = 30.0  # to stand in a new group; members that are lost meanwhile are told of, and break it off
 COLLECTIVE_TIMEOUT_S = 300.0
@@ -79,10 +80,8 @@ class Group:
         self.ports = self._publish(set(_listening()) - before)
 
     def _mesh(self) -> None:
-        from tradewind.jobs.sharded import make_mesh
-
         if not self.layout.is_ddp:
-            self.mesh = make_mesh(self.layout, self.device)
+            self.mesh = make_mesh(self.layout, self.device, self.roster.epoch)
 
     def abort(self) -> None:
         """Every collective of this group fails from now on, here and at its other members."""

@@ -117,16 +117,24 @@ class Run:
         now.add(loss)
         self._stash.lay_open()
         with self._losses():
-            if now.is_last:
-                self._send(now)
             if sharded := self._models.sharded:
                 sharded.backward(loss * now.micro.weight, now.is_last)  # sums over shards and replicas
+                self._close_step(now)
             else:
+                if now.is_last:
+                    self._send(now)  # goes round while the backward pass computes
                 (loss * (now.micro.weight * self.world)).backward(**options)  # averages over workers
             if now.is_last and self.world > 1 and not self._is_broken:
                 average((each for model in self._models.bare() for each in model.parameters()), self.world)
         if not now.is_last:
             self._stash.put_aside(self._models.parameters())
+
+    def _close_step(self, now: Step) -> None:
+        """Of a sharded model nobody has all: either every worker takes a step, or nobody. Who has got the sums knows
+        that all gradients are everywhere; who was interrupted while it waited for them asks (`_counts`)."""
+        if now.is_last and not self._is_broken:
+            now.whole = True
+            self._send(now)
 
     def learn(self, model: Any, x: Any, y: Any, loss_fn: Callable[[Any, Any], torch.Tensor]) -> torch.Tensor:
         """Forward, loss and backward of a batch in one call: the same as `run.backward(loss_fn(model(x), y))`, and the
@@ -140,8 +148,7 @@ class Run:
             loss = model.learn(x, y, loss_fn, now.micro.weight, now.is_last)
         now.add(loss)
         with self._losses():
-            if now.is_last and not self._is_broken:
-                self._send(now)
+            self._close_step(now)
         return loss
 
     def clip(self, model: Any, max_norm: float) -> torch.Tensor:
@@ -224,10 +231,17 @@ class Run:
             with self._losses():
                 if not self._is_broken:
                     now.wait()
-            now.verdict = not self._is_broken
+            now.verdict = not self._is_broken or self._is_taken(now)
             if now.verdict and self._can_look and not math.isfinite(now.values[0].item()):
                 self._loss_is_no_number(now)
         return now.verdict and not now.void
+
+    def _is_taken(self, now: Step) -> bool:
+        """Whether another worker has taken the step that broke here at the very end."""
+        sums = self._seat.resolve(now.part.step) if now.whole else None
+        if sums is not None:
+            now.take(sums)
+        return sums is not None
 
     def _cross(self) -> None:
         """The boundary of a step."""
@@ -242,6 +256,8 @@ class Run:
         now_s = time.monotonic()
         self._pace_s, self._paced_at_s = 0.8 * self._pace_s + 0.2 * (now_s - self._paced_at_s), now_s
         self.done, self._mark = now.part.step, None
+        if now.whole:
+            self._holds.sums = tuple(now.values.tolist())
         self._pending.append(now)
         with self._losses():
             self._arrange()

@@ -18,33 +18,35 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import parallelize_module
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tradewind.errors import JobError
 from tradewind.jobs import layout as boxes
 from tradewind.jobs import named_state, regroup
 from tradewind.jobs.layout import Box, Coordinate, Layout
 from tradewind.jobs.losses import PeerLost, is_communication
+from tradewind.jobs.mesh import Mesh
 from tradewind.jobs.pipeline import LossFn, Pipeline, blocks, split
 
+ELEMENTWISE = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.RMSprop,
+)
 CHUNKS_PER_STAGE = (
     2  # of a batch in a pipeline: half of the time is spent filling and emptying it with 1, a third with 2
 )
-
-
-def make_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
-    """The mesh of the present process group; a worker alone gets a group of one. Makes process groups of its own, with
-    sockets of their own: whoever publishes ports does it after this."""
-    if not dist.is_initialized():
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-    sizes = dict(zip(("replica", "pp", "fsdp", "tp"), layout.mesh_shape(dist.get_world_size()), strict=True))
-    named = {name: size for name, size in sizes.items() if size > 1 or name in ("replica", "fsdp")}
-    return init_device_mesh(device.type, tuple(named.values()), mesh_dim_names=tuple(named))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +83,10 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
         self._chunks = chunks or CHUNKS_PER_STAGE * layout.pp
         self._origin = dict(module.named_parameters())  # kept for their identity, which optimizers were made with
         self._named: dict[str, Any] = dict(self._origin)
+        self._leaves: dict[str, Any] = {}  # the same, of each only this worker's part, as a plain tensor
         self._boxes = {name: _whole(parameter.shape) for name, parameter in self._origin.items()}
         self._optimizers: list[Any] = []
-        self._mesh: list[DeviceMesh] = []
+        self._mesh: list[Mesh] = []
         self._pipeline: Pipeline | None = None
         self._complete = False  # the gradients of a step are
 
@@ -96,12 +99,12 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
         named_state.name_groups(optimizer, {id(parameter): name for name, parameter in self._origin.items()})
         self._optimizers.append(optimizer)
         if self._mesh:
-            named_state.rebind(optimizer, self._named, lambda _, value: value)
+            named_state.rebind(optimizer, self._targets(optimizer), lambda _, value: value)
 
     def has_adopted(self, item: Any) -> bool:
         return any(each is item for each in self._optimizers)
 
-    def attach(self, mesh: DeviceMesh) -> bool:
+    def attach(self, mesh: Mesh) -> bool:
         """Be spread over this mesh from now on. Whether the state was carried over: if not (this worker has another
         part of the model now), parameters are undefined until `named_state.put` or `refill` gives them."""
         built, parts = self._build(mesh)
@@ -123,12 +126,13 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
                 part = carry(name, named_state.to_local(old[name].detach()))
                 named_state.to_local(parameter).copy_(part)
             self._carry_buffers(built)
-        for optimizer in self._optimizers:
-            named_state.rebind(optimizer, named, carry)
         for parameter in self._origin.values() if not self._mesh else ():
             parameter.data = parameter.data.new_empty(0)  # the full model has been cut up
         self._parallel, self._named, self._boxes, self.parts = [built], named, new_boxes, parts
         self._mesh, self.at, self.mesh_shape = [mesh], at, shape
+        self._leaves = {name: _leaf(parameter) for name, parameter in named.items()}
+        for optimizer in self._optimizers:
+            named_state.rebind(optimizer, self._targets(optimizer), carry)
         self._pipeline = self._make_pipeline(mesh, built)
         self.broken = self._complete = False
         return carried
@@ -147,7 +151,7 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
         return self._parallel[0]
 
     @property
-    def mesh(self) -> DeviceMesh:
+    def mesh(self) -> Mesh:
         return self._mesh[0]
 
     # --- a step
@@ -160,7 +164,7 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
         if not self.broken:
             try:
                 with regroup.autocast(self._precision, self.device):
-                    found = self.parallel(*inputs, **named)
+                    found = _arrived(self.parallel(*inputs, **named))
                 return regroup.widen(found) if self._precision else found
             except RuntimeError as error:
                 self._fail(error)
@@ -169,6 +173,7 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
     def backward(self, loss: torch.Tensor, last: bool = True) -> None:
         """Gradients of a loss. They are kept aside, and summed over the group with the `last` batch of a step."""
         self._check()
+        self._begin()
         self.parallel.set_requires_gradient_sync(last)
         self.parallel.set_is_last_backward(last)
         try:
@@ -177,7 +182,7 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
         except RuntimeError as error:
             self._fail(error)
             raise
-        self._complete = last
+        self._finish(last)
 
     def learn(
         self, x: torch.Tensor, y: torch.Tensor, loss_fn: LossFn, scale: float = 1.0, last: bool = True
@@ -188,6 +193,7 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
             loss = loss_fn(self(x), y)
             self.backward(loss * scale, last)
             return loss.detach()
+        self._begin()
         try:
             with regroup.autocast(self._precision, self.device):
                 loss = self._pipeline.learn(x, y, loss_fn, scale, last)
@@ -197,7 +203,7 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
         if not last:
             for part in _fsdp(self.parallel):
                 part.reshard()
-        self._complete = last
+        self._finish(last)
         return loss
 
     def clip(self, max_norm: float) -> torch.Tensor:
@@ -212,8 +218,8 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
             total += named_state.to_local(gradient).double().square().sum() / copies
         try:
             for axis in ("fsdp", "tp", "pp"):
-                if axis in self.mesh.mesh_dim_names:
-                    dist.all_reduce(total, group=self.mesh[axis].get_group())
+                if self.mesh.has(axis):
+                    dist.all_reduce(total, group=self.mesh.group(axis))
         except RuntimeError as error:
             self._fail(error)
             return total
@@ -223,6 +229,26 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
             part = named_state.to_local(gradient)
             part.mul_(factor.to(part.dtype))
         return norm
+
+    # --- gradients: torch puts them to its sharded parameters; optimizers see the same memory as plain tensors
+
+    def _begin(self) -> None:
+        """Whoever cleared the optimizer's gradients means the model's."""
+        for name, leaf in self._leaves.items():
+            if leaf.grad is None:
+                self._named[name].grad = None
+
+    def _finish(self, last: bool) -> None:
+        self._complete = last
+        for name, leaf in self._leaves.items() if last else ():
+            leaf.grad = named_state.to_local(self._named[name].grad)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for parameter in (*self._leaves.values(), *self._named.values()):
+            if set_to_none or parameter.grad is None:
+                parameter.grad = None
+            else:
+                named_state.to_local(parameter.grad).zero_()
 
     # --- as an ordinary module
 
@@ -245,6 +271,18 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
 
     # --- inside
 
+    def owners(self) -> Iterator[tuple[str, Any, Any]]:
+        """(name, what an optimizer may have, the sharded parameter)."""
+        for name, parameter in self._named.items():
+            yield name, parameter, parameter
+            if name in self._leaves:
+                yield name, self._leaves[name], parameter
+
+    def _targets(self, optimizer: Any) -> dict[str, Any]:
+        """Element by element, plain tensors do, and are much faster: torch works out anew for each mesh how to compute
+        with sharded ones (seconds on a CPU). Optimizers that look at whole tensors get those."""
+        return self._leaves if type(optimizer) in ELEMENTWISE else self._named
+
     def _check(self) -> None:
         if not self._mesh:
             raise JobError("a sharded model has no group yet", "attach it to a mesh first")
@@ -266,17 +304,17 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
             found,
         )
 
-    def _build(self, mesh: DeviceMesh) -> tuple[Any, dict[str, Part]]:
+    def _build(self, mesh: Mesh) -> tuple[Any, dict[str, Part]]:
         built = copy.deepcopy(self._skeleton[0])
         shapes = {name: tuple(parameter.shape) for name, parameter in built.named_parameters()}
         if self.layout.pp > 1:
-            built = split(built, self.layout.pp)[mesh.get_local_rank("pp")]
+            built = split(built, self.layout.pp)[mesh.take("pp").get_local_rank()]
         if self._plan:
             names = [name for name, _ in built.named_modules()]
             plan = {key: style for key, style in self._plan.items() if any(fnmatch(name, key) for name in names)}
-            parallelize_module(built, mesh["tp"], plan)
+            parallelize_module(built, mesh.take("tp"), plan)
         parts = {name: Part(shapes[name], _tp_dim(parameter)) for name, parameter in built.named_parameters()}
-        _shard(built, mesh["replica", "fsdp"], reshard=mesh["fsdp"].size() > 1)
+        _shard(built, mesh.take("replica", "fsdp"), reshard=mesh.take("fsdp").size() > 1)
         built.to_empty(device=self.device)
         return built, parts
 
@@ -289,11 +327,11 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
         for name, module in built.named_modules():
             module.training = modes.get(name, self.training)
 
-    def _make_pipeline(self, mesh: DeviceMesh, built: Any) -> Pipeline | None:
+    def _make_pipeline(self, mesh: Mesh, built: Any) -> Pipeline | None:
         if self.layout.pp == 1:
             return None
         stages = split(self._skeleton[0], self.layout.pp)
-        return Pipeline(built, stages, mesh["pp"].get_group(), self.device, self._chunks)
+        return Pipeline(built, stages, mesh.group("pp"), self.device, self._chunks)
 
 
 def skeleton(module: torch.nn.Module) -> Any:
@@ -346,6 +384,18 @@ def _tp_dim(parameter: Any) -> int | None:
         return None
     (placement,) = parameter.placements
     return placement.dim if isinstance(placement, Shard) else None
+
+
+def _arrived(out: Any) -> Any:
+    """Tensor parallelism leaves its last sum under way. If it fails, then here and not in the user's code."""
+    for each in tree_leaves(out):
+        if isinstance(each, AsyncCollectiveTensor):
+            each.trigger_wait()
+    return out
+
+
+def _leaf(parameter: Any) -> Any:
+    return torch.nn.Parameter(named_state.to_local(parameter.detach()), requires_grad=parameter.requires_grad)
 
 
 def _whole(shape: Any) -> Box:

@@ -83,6 +83,7 @@ class Step:
         self.turn = 0  # the micro-batch that is out
         self.done_backward = False
         self.verdict: bool | None = None  # whether the step counts; None: not known yet
+        self.whole = False  # all gradients are here
         self.void = False  # it counts, and changes nothing: its loss is no number
         self.values = torch.zeros(self.HEAD + statistics.size, dtype=torch.float64, device=device)
         self._statistics, self._copies = statistics, copies
@@ -116,6 +117,11 @@ class Step:
             self.values[1 : self.HEAD] = torch.tensor(wishes, dtype=torch.float64)
         if not alone:
             self._work = dist.all_reduce(self.values, async_op=True)
+
+    def take(self, sums: Sequence[float]) -> None:
+        """The sums of a step as another worker has them."""
+        self.values.copy_(torch.tensor(sums, dtype=torch.float64))
+        self._statistics.write(self.values[self.HEAD :])
 
     def wait(self) -> None:
         """Until the sums are there. Raises what torch raises when a worker is lost."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -30,16 +29,16 @@ def parse(name: str, doc: str, arguments: list[str] | None = None) -> argparse.N
 def start(train: Callable[[Any, argparse.Namespace], None], options: argparse.Namespace) -> None:
     from tradewind.jobs.trainer import fit
 
-    names = ("workers", "parallel", "storage", "name", "seed")
-    result = fit(lambda run: train(run, options), **{name: getattr(options, name) for name in names})
+    result = fit(
+        lambda run: train(run, options),
+        workers=options.workers,
+        parallel=options.parallel,
+        precision="bf16" if options.bf16 else None,
+        storage=options.storage,
+        name=options.name,
+        seed=options.seed,
+    )
     print(f"done: step {result.step}, loss {result.loss:.4f}")
-
-
-def precision(options: argparse.Namespace, device: Any) -> Any:
-    """Where to compute the loss: `with precision(...):`."""
-    import torch
-
-    return torch.autocast(device.type, dtype=torch.bfloat16) if options.bf16 else contextlib.nullcontext()
 
 
 def loop(run: Any, options: argparse.Namespace, model: Any, dataset: Any, loss_fn: Any, rate: float) -> None:
@@ -59,8 +58,7 @@ def loop(run: Any, options: argparse.Namespace, model: Any, dataset: Any, loss_f
         seed=options.seed,
         max_steps=options.steps,
     ):
-        with precision(options, run.device):
-            run.learn(model, batch.x, batch.y, loss_fn)  # tw: loss_fn(model(x), y) and its backward, also in a pipeline
+        run.learn(model, batch.x, batch.y, loss_fn)  # tw: loss_fn(model(x), y) and its backward, also in a pipeline
         if options.clip:
             run.clip(model, options.clip)  # tw: over all shards, slices and stages
         optimizer.step()

@@ -5,25 +5,33 @@ parallel_script.py RANK WORLD PORT FOLDER    meets the others at the store of th
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import signal
 import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 
-from tradewind.jobs import named_state
+from tradewind.jobs import named_state, regroup
 from tradewind.jobs.examples import cnn, gpt, rnn
 from tradewind.jobs.layout import Layout
+from tradewind.jobs.losses import is_communication
+from tradewind.jobs.mesh import make_mesh
+from tradewind.jobs.peer_memory import Agreed, Holding, PeerMemory, agree, partners
 from tradewind.jobs.refill import Move, refill
-from tradewind.jobs.sharded import ShardedModel, make_mesh
+from tradewind.jobs.sharded import ShardedModel
 
 CPU = torch.device("cpu")
+EPOCHS = itertools.count()
 BATCH, STEPS, CLIP = 12, 4, 0.5
 LAYOUTS = ("fsdp=2", "tp=2", "pp=2", "fsdp=all", "fsdp=2,tp=2", "pp=2,fsdp=2", "pp=2,tp=2")
 
@@ -73,9 +81,9 @@ class Worker:
         self.kept = {"0:Net": self.model, "1:AdamW": self.optimizer, "2:StepLR": self.scheduler}
 
     def attach(self) -> bool:
-        return self.model.attach(make_mesh(self.layout, CPU))
+        return self.model.attach(make_mesh(self.layout, CPU, next(EPOCHS)))
 
-    def step(self, step: int, accumulate: int = 1) -> list[float]:
+    def step(self, step: int, accumulate: int = 1, bf16: bool = False) -> list[float]:
         world, rank = dist.get_world_size(), dist.get_rank()
         data_world, data_rank = self.layout.data_world(world), self.layout.data_rank(rank, world)
         parts = data_world * accumulate
@@ -83,7 +91,9 @@ class Worker:
         for index in range(accumulate):
             x, y = self.case.batch(step, parts, data_rank * accumulate + index)
             last = index == accumulate - 1
-            total += self.model.learn(x, y, self.case.loss_fn, 1 / parts, last).double() / parts
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+                loss = self.model.learn(x, y, self.case.loss_fn, 1 / parts, last)
+            total += loss.double() / parts
             norm = self.model.clip(CLIP)
             if not last:
                 assert all(parameter.grad is None for parameter in self.model.parameters())
@@ -156,7 +166,7 @@ def optimizers() -> Any:
                 model.adopt(optimizer)
             for _ in range(3):
                 if spread:
-                    model.attach(make_mesh(model.layout, CPU))
+                    model.attach(make_mesh(model.layout, CPU, next(EPOCHS)))
                     model.learn(x, x[:, :1], nn.functional.mse_loss, 0.5)
                 else:
                     nn.functional.mse_loss(model(x), x[:, :1]).backward()
@@ -173,8 +183,7 @@ def optimizers() -> Any:
 def mixed_precision(layout: str) -> Any:
     worker = Worker("gpt", layout, torch.float32)
     worker.attach()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        told = [worker.step(step % 2)[0] for step in range(16)]
+    told = [worker.step(0, bf16=True)[0] for _ in range(12)]
     kinds = {str(parameter.dtype) for parameter in worker.model.parameters()}
     return [told[0], told[-1], sorted(kinds)]
 
@@ -266,6 +275,118 @@ def load(kept: Any, path: Any, no_dist: bool = False) -> None:
     named_state.put(kept, state)
 
 
+# --- losses: members are killed, the others go on from what is in their memory
+
+
+class Elastic:
+    """A worker with copies of its part at a peer. Members are names; ranks follow from their order."""
+
+    def __init__(self, me: str, store: Any, layout: str, every: int) -> None:
+        self.me, self.store, self.every = me, store, every
+        self.worker = Worker("cnn", layout)
+        self.memory = PeerMemory()
+        self.ports: set[int] = set()
+        self.done = 0
+        self.told: list[Any] = []
+
+    def enter(self, name: str, members: tuple[str, ...], knows: bool = True) -> None:
+        """Stand in a new group, and take over the newest state that its members have."""
+        live = self.holding() if knows and self.worker.model.parts else None
+        parts = {live: named_state.local(self.worker.kept)} if live else {}
+        self.name, self.members = name, members
+        self.rank, self.world = members.index(self.me), len(members)
+        before = listening()
+        join(self.store, name, self.rank, self.world)
+        self.worker.attach()
+        self.ports = listening() - before
+        told: list[Any] = [None] * self.world
+        dist.all_gather_object(told, (self.me, self.memory.supplies(live), sorted(self.ports)))
+        self.ports = {port for _, _, ports in told for port in ports}
+        agreed = agree({member: supplies for member, supplies, _ in told})
+        if agreed:
+            self.take_over(agreed, members, parts)
+
+    def take_over(self, agreed: Agreed, members: tuple[str, ...], parts: dict[Holding, Any]) -> None:
+        self.told.append({"lost": self.done - agreed.step, "holders": agreed.holders})
+        held = {}
+        for coordinate, holder in enumerate(agreed.holders):
+            if holder == self.me:
+                part = Holding(coordinate, agreed.count, agreed.step)
+                held[coordinate] = parts.get(part) or self.memory.find(part)
+        holders = [members.index(holder) for holder in agreed.holders]
+        refill(self.worker.kept, Move(self.worker.layout, holders, range(self.world)), held)
+        self.done = agreed.step
+
+    def holding(self) -> Holding:
+        count = self.world if self.worker.layout.whole else self.worker.layout.replica_size
+        return Holding(self.rank % count, count, self.done)
+
+    def train(self, until: int, dies_at: int = -1) -> None:
+        while self.done < until:
+            self.told.append(self.worker.step(self.done))
+            self.done += 1
+            if self.done % self.every == 0:
+                # Each process stands for a node of its own.
+                to = partners([str(rank) for rank in range(self.world)])
+                self.memory.exchange(named_state.local(self.worker.kept), self.holding(), to, self.rank)
+            self.store.set(f"{self.name}/{self.me}/{self.done}", "done")
+            if self.done == dies_at:  # all have finished this step: it is the next one that breaks
+                self.store.wait([f"{self.name}/{member}/{self.done}" for member in self.members])
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def survive(self) -> None:
+        """Train until a peer is lost."""
+        try:
+            self.train(until=10**6)
+        except RuntimeError as error:
+            if not is_communication(error):
+                raise
+            regroup.shut_down(self.ports)
+            dist.destroy_process_group()
+
+
+def losses_of_nodes(rank: int, store: Any, folder: Path) -> None:
+    """b is killed in a group of two, and c joins in its place. Then d is killed in a group of three, and two go on.
+    Then c is killed in a pipeline: a must notice, not wait."""
+    me = "abcd"[rank]
+    told: dict[str, Any] = {}
+    if me in "abc":
+        pair = Elastic(me, store, "tp=2", every=2)
+        if me in "ab":
+            pair.enter("pair", ("a", "b"))
+        if me == "b":
+            pair.train(until=6, dies_at=5)
+        if me == "a":
+            pair.survive()
+            out = pair.worker.model(pair.worker.case.x[:3])
+            told["stand-in"] = [pair.worker.model.broken, list(out.shape), float(out.detach().abs().sum())]
+        pair.enter("pair again", ("a", "c"), knows=me == "a")
+        pair.train(until=6)
+        told["joined"] = pair.told
+        dist.destroy_process_group()
+    three = Elastic(me, store, "fsdp=all", every=2)
+    three.enter("three", ("a", "c", "d"))
+    if me == "d":
+        three.train(until=6, dies_at=5)
+    three.survive()
+    three.enter("two", ("a", "c"))
+    three.train(until=6)
+    told["cut anew"] = three.told
+    dist.destroy_process_group()
+    line = Elastic(me, store, "pp=2", every=100)
+    line.enter("line", ("a", "c"))
+    (folder / f"losses-{me}.json").write_text(json.dumps(told))
+    if me == "c":
+        line.train(until=6, dies_at=2)
+    line.survive()
+    (folder / "noticed").write_text(str(line.done))
+
+
+def listening() -> set[int]:
+    found = psutil.Process().net_connections(kind="tcp")
+    return {each.laddr.port for each in found if each.status == psutil.CONN_LISTEN}
+
+
 def join(store: Any, name: str, rank: int, world: int) -> None:
     dist.init_process_group(
         "gloo", store=dist.PrefixStore(name, store), rank=rank, world_size=world, timeout=timedelta(seconds=60)
@@ -289,6 +410,7 @@ def main(rank: int, port: int, folder: Path) -> None:
     told["resharding"] = resharding(rank, store)
     (folder / f"rank-{rank}.json").write_text(json.dumps(told))
     dist.destroy_process_group()
+    losses_of_nodes(rank, store, folder)
 
 
 if __name__ == "__main__":

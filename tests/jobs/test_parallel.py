@@ -35,9 +35,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         for process in processes:
             process.kill()
             process.wait(10)
-    assert codes == [0] * 4, "\n".join((folder / f"log-{rank}").read_text()[-3000:] for rank in range(4))
+    assert codes == [0, -9, -9, -9], "\n".join((folder / f"log-{rank}").read_text()[-3000:] for rank in range(4))
     found = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(4)]
-    return {"all": found, **found[0]}
+    after = {name: json.loads((folder / f"losses-{name}.json").read_text()) for name in "ac"}
+    return {"all": found, "after": after, "noticed": (folder / "noticed").read_text(), **found[0]}
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +117,31 @@ def test_one_copy_is_cut_anew_for_more_workers(told: Any, alone: Any) -> None:
     same(told["resharding"], alone["cnn"])
     for rank in (2, 3):
         same(told["all"][rank]["resharding"], alone["cnn"][2:])
+
+
+def test_a_killed_worker_is_replaced_from_the_memory_of_its_partner(told: Any, alone: Any) -> None:
+    survivor, joiner = told["after"]["a"]["joined"], told["after"]["c"]["joined"]
+    (lost,) = [each for each in survivor if isinstance(each, dict)]
+    assert lost == {"lost": 1, "holders": ["a", "a"]}  # killed at step 5, copies are of step 4
+    same(survivor[:5], alone["cnn"])
+    same(survivor[6:], alone["cnn"][4:])
+    assert [each for each in joiner if not isinstance(each, dict)] == survivor[6:]
+
+
+def test_a_loop_runs_on_to_the_end_of_a_broken_step(told: Any) -> None:
+    assert told["after"]["a"]["stand-in"] == [True, [3, 10], 0.0]
+
+
+def test_a_pipeline_notices_a_lost_stage(told: Any) -> None:
+    assert told["noticed"] == "2"
+
+
+def test_one_copy_survives_a_killed_worker_in_fewer_parts(told: Any, alone: Any) -> None:
+    for name in "ac":
+        found = told["after"][name]["cut anew"]
+        (lost,) = [each for each in found if isinstance(each, dict)]
+        assert lost["lost"] == 1
+        assert len(lost["holders"]) == 3
+        assert "d" not in lost["holders"]
+        same(found[:5], alone["cnn"])
+        same(found[6:], alone["cnn"][4:])
