@@ -50,7 +50,8 @@ def test_a_step_that_is_taken_again_gives_the_same() -> None:
 
 def test_loaders_that_cannot_follow_are_refused_with_advice() -> None:
     class Stream(IterableDataset[Any]):  # type: ignore[misc]
-        pass
+        def __iter__(self) -> Any:
+            return iter(range(8))
 
     data = TensorDataset(torch.arange(8))
     for loader, words in (
