@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,60 +20,61 @@ Key = tuple[int, int]  # attempt, step
 
 
 class Commits:
-    """Lives on the coordinator's event loop."""
+    """Lives on the coordinator's event loop. `told` hears of each checkpoint that is there."""
 
-    def __init__(self, where: str, keep: int, layout: str) -> None:
-        self._where, self._layout = where.rstrip("/"), {"parallel": layout}
+    def __init__(self, where: str, keep: int, layout: str, told: Callable[[dict[str, Any]], None]) -> None:
+        self._where, self._layout, self._told = where.rstrip("/"), {"parallel": layout}, told
         self._checkpoints = Checkpoints.at(where)
         self._committer = Committer(self._checkpoints, keep)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="commits")
         self._waiting: dict[Key, asyncio.Future[dict[str, Any]]] = {}
-        self._here: dict[Key, set[int]] = {}  # ranks whose part has come
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def add(self, part: Part, order: Mapping[str, Any] | None) -> dict[str, Any]:
+        """A rank's part. Returns when it is known what became of the whole."""
         key = (part.attempt, part.step)
         whole = self._waiting.setdefault(key, asyncio.get_running_loop().create_future())
-        self._here.setdefault(key, set()).add(part.rank)
         outcome = await self._in_thread(lambda: self._committer.add(part, layout=self._layout, order=order))
-        if outcome is not None and not whole.done():
-            self._forget(key)
-            found = self._told(outcome)
-            whole.set_result(found)
-            return found | {"is_news": not outcome.why}
+        for older in [other for other in self._waiting if other < key]:
+            self._end(Outcome(older[1], older[0], None, "it was given up: a later one was begun"))
+        if outcome is not None:
+            self._end(outcome)
         return await asyncio.shield(whole)
 
     def lose(self, attempt: int, ranks: Sequence[int]) -> None:
-        """A rank is lost: what it has not brought will not come."""
-        for key in [key for key in self._waiting if key[0] == attempt and not self._here[key].issuperset(ranks)]:
-            whole = self._waiting[key]
-            self._forget(key)
-            if not whole.done():
-                whole.set_result({"why": "a worker was lost while it was written"})
-            self._thread.submit(self._committer.give_up)
+        """What lost ranks have not brought will not come."""
+        task = asyncio.get_running_loop().create_task(self._lose(attempt, ranks))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _lose(self, attempt: int, ranks: Sequence[int]) -> None:
+        outcome = await self._in_thread(lambda: self._committer.lose(attempt, ranks))
+        if outcome is not None:
+            self._end(outcome)
+
+    def _end(self, outcome: Outcome) -> None:
+        found = {
+            "step": outcome.step,
+            "attempt": outcome.attempt,
+            "path": f"{self._where}/{outcome.meta.name}" if outcome.meta else "",
+            "why": outcome.why,
+            "stall_s": outcome.stall_s,
+            "write_s": outcome.write_s,
+        }
+        whole = self._waiting.pop((outcome.attempt, outcome.step), None)
+        if whole is not None and not whole.done():
+            whole.set_result(found)
+            if outcome.meta:
+                self._told(found)
 
     def count_attempt(self, epoch: int) -> None:
         """Written down, so that a driver that is started again goes on counting above it."""
         found = self._thread.submit(self._checkpoints.next_attempt, epoch - 1)
         found.add_done_callback(_complain)
 
-    def _forget(self, key: Key) -> None:
-        self._waiting.pop(key)
-        self._here.pop(key)
-
     async def _in_thread(self, call: Any) -> Outcome | None:
         found: Outcome | None = await asyncio.get_running_loop().run_in_executor(self._thread, call)
         return found
-
-    def _told(self, outcome: Outcome) -> dict[str, Any]:
-        name = outcome.meta.name if outcome.meta else ""
-        return {
-            "step": outcome.step,
-            "attempt": outcome.attempt,
-            "path": f"{self._where}/{name}",
-            "why": outcome.why,
-            "stall_s": outcome.stall_s,
-            "write_s": outcome.write_s,
-        }
 
 
 def _complain(found: Any) -> None:

@@ -163,7 +163,7 @@ class Coordinator:
     # --- checkpoints: every rank brings its part, here they become a whole
 
     async def keep_checkpoints(self, where: str, keep: int, layout: str) -> None:
-        self._commits = Commits(where, keep, layout)
+        self._commits = Commits(where, keep, layout, self._checkpointed)
 
     # --- workers that hang
 
@@ -180,10 +180,7 @@ class Coordinator:
     async def saved(self, part: Any, order: dict[str, Any] | None) -> dict[str, Any]:
         """A rank's part is durable, or failed. Waits until it is known what became of the whole."""
         assert self._commits is not None
-        outcome = await self._commits.add(part, order)
-        if outcome.get("is_news"):
-            self._checkpointed(outcome)
-        return outcome
+        return await self._commits.add(part, order)
 
     async def interval(self, words: str) -> None:
         self._progress.saves = words
@@ -214,6 +211,9 @@ class Coordinator:
         if arrival["epoch"] and not arrival["broken"]:
             self._turn(Phase.RESIZING, "workers come or go")
         return await self._meeting.meet(Arrival(**arrival))
+
+    async def resolve(self, member: str, step: int) -> tuple[float, ...] | None:
+        return await self._meeting.resolve(member, step)
 
     async def watch_group(self, epoch: int, seen: str, timeout_s: float) -> str | None:
         found = await self._meeting.watch(epoch, Change(seen), timeout_s)

@@ -32,6 +32,10 @@ class PeerLost(RuntimeError):
     """Another worker cannot be reached any more. Raised in the workers that are left."""
 
 
+class StateLost(Exception):
+    """Parts of a sharded model went with their workers, and nobody has a copy: the run begins anew."""
+
+
 class Cause(StrEnum):
     NODE_LOST = "node lost"
     WORKER_CRASHED = "worker crashed"
@@ -56,7 +60,7 @@ def is_communication(error: BaseException) -> bool:
 
 def cause(failures: Mapping[int, Exception], dead_ranks: int, nodes_lost: int) -> Cause:
     """Why the group failed. A loss explains the errors of the survivors; a real bug comes up again without one."""
-    if nodes_lost:
+    if nodes_lost or any(isinstance(link, StateLost) for error in failures.values() for link in _chain(error)):
         return Cause.NODE_LOST
     if dead_ranks:
         return Cause.WORKER_CRASHED

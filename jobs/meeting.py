@@ -30,6 +30,7 @@ class Meeting:
         self._server: asyncio.Server | None = None
         self._over = False
         self.lost: frozenset[str] = frozenset()  # for ever; who was released is not
+        self._doubts: dict[str, int] = {}  # members of this epoch that are in doubt about a step
 
     def begin(self, epoch: int, least: int, replica: int = 1, whole: bool = False) -> None:
         """New processes; whoever is left of the old ones is not let in."""
@@ -80,6 +81,22 @@ class Meeting:
         roster = self.now.roster
         return asdict(roster) if roster is not None and arrival.member in roster.members else None
 
+    async def resolve(self, member: str, step: int) -> tuple[float, ...] | None:
+        """A member has all gradients of `step`, and does not know whether the others have: the sums of the step, if one
+        of them has taken it; then it can, too. None: nobody has."""
+        self._doubts[member] = step
+        self._wake()
+        end = time.monotonic() + PATIENCE_S
+        while member in self.now.enrolled and self._missing() and time.monotonic() < end:
+            await self._next_change(end - time.monotonic())
+        if self._missing():
+            self.lose(self._missing())
+        return next((arrival.sums for arrival in self.now.arrived.values() if arrival.step == step), None)
+
+    def _missing(self) -> frozenset[str]:
+        """Who has neither come nor asked."""
+        return membership.expected(self.now) - self.now.arrived.keys() - self._doubts.keys()
+
     async def watch(self, epoch: int, seen: Change, timeout_s: float) -> Change | None:
         """Wait until the roster of `epoch` should do something else than `seen`. None: it does not stand any more."""
         end = time.monotonic() + timeout_s
@@ -109,6 +126,7 @@ class Meeting:
     def _set(self, state: membership.Membership) -> None:
         before, self.now = self.now.epoch, membership.settle(state)
         if self.now.epoch != before and self.now.roster is not None:
+            self._doubts = {}
             self._formed(self.now.roster)
         self._wake()
 

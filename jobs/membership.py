@@ -41,6 +41,7 @@ class Arrival:
     broken: bool = False  # its collective does not work any more
     part: int = 0  # of the state that it holds
     copies: tuple[tuple[int, int], ...] = ()  # (part, step) that it has beside, in its memory
+    sums: tuple[float, ...] = ()  # of its last step, for those that are in doubt about it
 
     def has(self, part: int, step: int) -> bool:
         return (self.part, self.step) == (part, step) or (part, step) in self.copies

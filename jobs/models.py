@@ -20,6 +20,7 @@ class Models:
         self.kept: dict[str, Any] = {}
         self.sharded: ShardedModel | None = None  # the model of a layout other than ddp
         self._replicas: list[Replica] = []
+        self.on_move: list[Callable[..., None]] = []  # called when an optimizer has moved
 
     def prepare(self, objects: Sequence[Any], group: Group | None, guard: Callable[..., None]) -> Any:
         """`group` is None for a worker that joins later. Models come first: optimizers follow their parameters."""
@@ -40,10 +41,15 @@ class Models:
             regroup.agree(item, group)
         if isinstance(item, torch.optim.Optimizer):
             item.register_step_pre_hook(guard)
+            item.register_step_post_hook(self._moved)
             if self.sharded:
                 self.sharded.adopt(item)
         self.kept[name] = item
         return item
+
+    def _moved(self, *arguments: Any) -> None:
+        for call in self.on_move:
+            call(*arguments)
 
     def attach(self, group: Group) -> None:
         """Compute with this group from now on."""

@@ -16,55 +16,27 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
 
 from tradewind.errors import JobError
 from tradewind.jobs import randomness, regroup
-from tradewind.jobs.books import Books
+from tradewind.jobs.adaptive import KEPT_AS, Adaptive
 from tradewind.jobs.data import Batch, Loader, Order, load, seed_of, share, to_device
 from tradewind.jobs.losses import PeerLost, is_communication
 from tradewind.jobs.mark import Mark
-from tradewind.jobs.membership import NOTHING_YET
-from tradewind.jobs.models import Models
-from tradewind.jobs.rank_zero import Ask, Told
-from tradewind.jobs.saving import Saves
+from tradewind.jobs.member import Member
+from tradewind.jobs.rank_zero import Ask
 from tradewind.jobs.seat import Dismissed, Seat
 from tradewind.jobs.settings import RunSettings
 from tradewind.jobs.sharded import ShardedModel
-from tradewind.jobs.step import Stash, Statistics, Step, average
-from tradewind.jobs.transfer import Holdings
+from tradewind.jobs.step import Step, average
 
 
-class Run:
+class Run(Member):
     """One worker's view of the training run. Made by `fit`; `ray.train`'s functions work beside it."""
-
-    def __init__(self, settings: RunSettings, coordinator: Any, seat: Seat, joins: bool, device: Any) -> None:
-        from tradewind.jobs.ray_group import tell_ray_train
-
-        self.settings, self.device = settings, device
-        self.rank, self.world, self.attempt = 1, 2, 0  # of a joiner, until it is let in
-        self.done = 0  # optimizer steps taken, over all attempts
-        self.loss: float | None = None  # global mean of the last step that all ranks have finished
-        self._coordinator, self._seat, self._joins = coordinator, seat, joins
-        self._books, self._saves = Books(settings, coordinator), Saves(settings, coordinator, tell_ray_train)
-        self._holds = Holdings(settings.layout, NOTHING_YET if joins else 0)
-        self._models = Models(settings, device)
-        self._kept = self._models.kept
-        self._order: Order | None = None
-        self._total: int | None = None
-        self._now: Step | None = None
-        self._pending: deque[Step] = deque()  # taken, and their sums not read yet
-        self._mark: Mark | None = None
-        self._stash, self._statistics = Stash(), Statistics([])
-        self._pace_s, self._paced_at_s = 0.1, time.monotonic()  # of a step, lately
-        self._ended = False
-        if not joins:
-            self._sit(seat.meet(self._holds, broken=False))
 
     # --- what users call
 
@@ -97,14 +69,22 @@ class Run:
         seed: int = 0,
         max_steps: int | None = None,
         micro_batches: int | None = None,
+        max_batch: int | None = None,
+        lr_rule: str = "adascale",
         load: Loader = load,
     ) -> Iterator[Batch]:
         """This worker's micro-batches of every global batch that is left. Call `backward` once for each.
 
         A global batch is cut into `micro_batches` (the most workers, by default), whatever the number of workers is.
+        With `max_batch`, the batch grows up to that as far as the gradient noise allows, and the learning rate follows
+        by `lr_rule`: "adascale", or "sqrt" for Adam and its kind.
         """
         micros = micro_batches or min(self.settings.max_data_ranks, global_batch)
         order = Order(len(dataset), global_batch, epochs, seed, micros)
+        if max_batch is not None:
+            self._adaptive = Adaptive(order, max_batch, lr_rule, self.settings.layout.is_ddp)
+            self.keep(KEPT_AS, self._adaptive.noise)
+            self._models.on_move.append(self._adaptive.slow_down)
         self._begin(order, max_steps)
         while self.done < (self._total or 0):
             yield from self._take_step(dataset, load)
@@ -115,18 +95,37 @@ class Run:
         `loss` is the mean over this batch."""
         now = self._batch()
         now.add(loss)
+        if self._adaptive:
+            self._backward_apart(loss, now, self._adaptive)
+            return
         self._stash.lay_open()
         with self._losses():
-            if now.is_last:
-                self._send(now)
             if sharded := self._models.sharded:
                 sharded.backward(loss * now.micro.weight, now.is_last)  # sums over shards and replicas
+                self._close_step(now)
             else:
+                if now.is_last:
+                    self._send(now)  # goes round while the backward pass computes
                 (loss * (now.micro.weight * self.world)).backward(**options)  # averages over workers
             if now.is_last and self.world > 1 and not self._is_broken:
                 average((each for model in self._models.bare() for each in model.parameters()), self.world)
         if not now.is_last:
             self._stash.put_aside(self._models.parameters())
+
+    def _backward_apart(self, loss: torch.Tensor, now: Step, adaptive: Adaptive) -> None:
+        parameters = list(self._models.parameters())
+        adaptive.backward(loss, now, self._stash, parameters, self.world)
+        with self._losses():
+            if now.is_last:
+                self._send(now)
+                adaptive.close(now, self._stash, parameters, self.world)
+
+    def _close_step(self, now: Step) -> None:
+        """Of a sharded model nobody has all: either every worker takes a step, or nobody. Who has got the sums knows
+        that all gradients are everywhere; who was interrupted while it waited for them asks (`_counts`)."""
+        if now.is_last and not self._is_broken:
+            now.whole = True
+            self._send(now)
 
     def learn(self, model: Any, x: Any, y: Any, loss_fn: Callable[[Any, Any], torch.Tensor]) -> torch.Tensor:
         """Forward, loss and backward of a batch in one call: the same as `run.backward(loss_fn(model(x), y))`, and the
@@ -140,8 +139,7 @@ class Run:
             loss = model.learn(x, y, loss_fn, now.micro.weight, now.is_last)
         now.add(loss)
         with self._losses():
-            if now.is_last and not self._is_broken:
-                self._send(now)
+            self._close_step(now)
         return loss
 
     def clip(self, model: Any, max_norm: float) -> torch.Tensor:
@@ -183,7 +181,7 @@ class Run:
         self._now = now = Step(part, self._statistics, self.world // self._place[1], self.device)
         while True:
             micro = now.micro
-            self._models.begin_batch(now.is_last)
+            self._models.begin_batch(now.is_last and self._adaptive is None)
             randomness.seed_all(seed_of(self.settings.seed, part.step, micro.number))
             data = to_device(load(dataset, micro.load), self.device)
             yield Batch(data, micro, part.step, part.epoch, now.is_last)
@@ -198,16 +196,6 @@ class Run:
             raise JobError("run.backward() without a batch", "call it inside `for batch in run.batches(...)`")
         return self._now
 
-    @contextlib.contextmanager
-    def _losses(self) -> Iterator[None]:
-        """A lost worker breaks the group, and raises nothing in the user's code: the step is taken again."""
-        try:
-            yield
-        except RuntimeError as error:
-            if not is_communication(error):
-                raise
-            self._seat.fail()
-
     def _send(self, now: Step) -> None:
         watches = self._books.watcher is not None
         now.send(self._wanted().encode() if watches else None, alone=self.world == 1)
@@ -215,8 +203,12 @@ class Run:
     def _guard(self, optimizer: Any, *_: Any) -> None:
         """Before an optimizer moves: gradients of an interrupted step are void, the step is taken again."""
         now = self._now
-        if now is not None and now.is_last and now.done_backward and not self._counts(now):
+        if now is None or not now.is_last or not now.done_backward:
+            return
+        if not self._counts(now):
             regroup.void_gradients(optimizer)
+        elif self._adaptive:
+            self._adaptive.speed_up(optimizer, Ask.decode(now.values[1 : now.NORM].tolist()).gain)
 
     def _counts(self, now: Step) -> bool:
         """Whether a step is whole on this worker. Decided once, before any optimizer moves."""
@@ -224,10 +216,17 @@ class Run:
             with self._losses():
                 if not self._is_broken:
                     now.wait()
-            now.verdict = not self._is_broken
+            now.verdict = not self._is_broken or self._is_taken(now)
             if now.verdict and self._can_look and not math.isfinite(now.values[0].item()):
                 self._loss_is_no_number(now)
         return now.verdict and not now.void
+
+    def _is_taken(self, now: Step) -> bool:
+        """Whether another worker has taken the step that broke here at the very end."""
+        sums = self._seat.resolve(now.part.step) if now.whole else None
+        if sums is not None:
+            now.take(sums)
+        return sums is not None
 
     def _cross(self) -> None:
         """The boundary of a step."""
@@ -242,6 +241,8 @@ class Run:
         now_s = time.monotonic()
         self._pace_s, self._paced_at_s = 0.8 * self._pace_s + 0.2 * (now_s - self._paced_at_s), now_s
         self.done, self._mark = now.part.step, None
+        if now.whole:
+            self._holds.sums = tuple(now.values.tolist())
         self._pending.append(now)
         with self._losses():
             self._arrange()
@@ -255,22 +256,13 @@ class Run:
             ask = self._settle_all(ask)
         if ask.save:
             self._save()
+        if self._adaptive and self._order:
+            self._order = self._adaptive.grown(self._order, self.done, int(ask.factor))
+            self._plan_on()
         if ask.copy or ask.regroup:
             self._holds.copy(self._group, self._kept, self.done)
         if ask.regroup and not self._is_broken:
             self._regroup(broken=False)
-
-    def _settle_all(self, ask: Ask, leave: int = 0) -> Ask:
-        """Read the sums of the steps that were taken; tell what was done, and return what rank 0 wants."""
-        while len(self._pending) > leave:
-            now = self._pending.popleft()
-            values = now.values[: now.HEAD].tolist()
-            self.loss = values[0] if math.isfinite(values[0]) else None
-            told = Told(now.part.step, now.part.global_size, self.loss)
-            self._books.record(now.part.indices, told)
-            self._books.tell(told)
-            ask = ask.merge(Ask.decode(values[1:]))
-        return ask
 
     def _loss_is_no_number(self, now: Step) -> None:
         """Everybody sees the same number, and nothing of this step has reached the model yet."""
@@ -295,65 +287,10 @@ class Run:
             return Ask(regroup=True)
         step, ask = self.done + 1, self._books.watcher.take() or Ask()
         copy = self._holds.wants_copy(self._group, step, self._pace_s)
-        return ask.merge(Ask(save=self._saves.is_due(step), copy=copy))
+        factor, gain = self._adaptive.wish(self._order, step) if self._adaptive and self._order else (0.0, 1.0)
+        return ask.merge(Ask(self._saves.is_due(step), False, copy, factor, gain))
 
-    # --- change of the group
-
-    def _regroup(self, broken: bool) -> None:
-        """Stand in the next group, with the state that its members agree on. What an interrupted step has touched is
-        put back first."""
-        if self._mark:
-            self._mark.put_back(self._kept)
-            self._mark = None
-        self._settle_all(Ask())
-        self._now = None
-        holds, before = self._holds, self.done
-        holds.remember(self._kept, before)
-        while True:
-            try:
-                group = self._seat.meet(holds, broken)
-                self._models.attach(group)
-                words = {"history": self._books.remembered(), "order": self._order}
-                told = holds.take_over(group, self._kept, words, partial(self._saves.restore, self._kept, group))
-                break
-            except RuntimeError as error:
-                if not is_communication(error):
-                    raise
-                broken = True
-        self._books.leave(holds.step, leads=not self._joins and before == holds.step)
-        if told is not None:
-            self._books.adopt(told["history"])
-            self._order = told["order"]
-        self._joins, self.done = False, holds.step
-        self._sit(group)
-        self._stand()
-
-    def _sit(self, group: regroup.Group) -> None:
-        from tradewind.jobs.ray_group import take_rank
-
-        self._group = group
-        self.rank, self.world, self.attempt = group.rank, group.world, group.roster.epoch
-        layout = self.settings.layout
-        self._place = layout.data_rank(self.rank, self.world), layout.data_world(self.world)
-        take_rank(self.rank, self.world)
-        self._books.sit(group, self._place)
-
-    def _stand(self) -> None:
-        """The state is there, steps are taken from now on."""
-        assert self._order is not None
-        self._statistics = Statistics(self._models.all(), self.settings.layout.tp)
-        self._saves.prepare(self._kept, self._group)
-        self._paced_at_s = time.monotonic()
-        self._books.open(self._order, self.done, self._total)
-
-    @property
-    def _is_broken(self) -> bool:
-        group = self._seat.group
-        if group is not None and self._models.broken:
-            group.abort()
-        return group is not None and group.aborted
-
-    # --- begin, save
+    # --- begin
 
     def _check_early(self, what: str) -> None:
         if self._order is not None:
@@ -365,29 +302,12 @@ class Run:
         if not self._joins:
             self.done = self._saves.restore(self._kept, self._group)
             self._holds.stand(self._group, self.done)
-        self._order = self._saves.go_on(order)
-        self._total = min(self._order.total_steps, max_steps or self._order.total_steps)
+        self._order, self._max_steps = self._saves.go_on(order), max_steps
+        self._plan_on()
         if self._joins:
             self._regroup(broken=False)
         else:
             self._stand()
-
-    def _save(self) -> None:
-        assert self._order is not None
-        scribe = self._books.scribe
-        if scribe:
-            scribe.saving(True)
-        self._saves.begin(self._kept, self.done, self._metrics(), self._order, self._group)
-        if scribe:
-            scribe.resume()
-
-    def _save_last(self) -> None:
-        assert self._order is not None
-        if self._saves.step != self.done:
-            self._saves.save_last(self._kept, self.done, self._metrics(), self._order, self._group)
-
-    def _metrics(self) -> dict[str, Any]:
-        return {"step": self.done, "loss": self.loss, "workers": self.world}
 
 
 class _Broken(Exception):

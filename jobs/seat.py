@@ -45,7 +45,9 @@ class Seat:
         self.leave()
         store = regroup.open_store(self._host)
         epoch = self.group.roster.epoch if self.group else 0
-        arrival = Arrival(self._member, epoch, holds.step, self._host, store.port, broken, holds.part, holds.copies)
+        arrival = Arrival(
+            self._member, epoch, holds.step, self._host, store.port, broken, holds.part, holds.copies, holds.sums
+        )
         found = ray.get(self._coordinator.meet.remote(asdict(arrival)))
         if found is None:
             raise Dismissed
@@ -60,6 +62,13 @@ class Seat:
         """A collective has failed here: nobody can use this group any more."""
         if self.group is not None:
             self.group.abort()
+
+    def resolve(self, step: int) -> tuple[float, ...] | None:
+        """Whether another worker has taken a step that this one was interrupted in at the very end: its sums."""
+        import ray
+
+        found: tuple[float, ...] | None = ray.get(self._coordinator.resolve.remote(self._member, step))
+        return found
 
     def leave(self) -> None:
         if self.group is not None:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from tradewind.jobs import named_state, peer_memory
 from tradewind.jobs.layout import Layout
+from tradewind.jobs.losses import StateLost
 from tradewind.jobs.membership import NOTHING_YET, Roster
 from tradewind.jobs.peer_memory import Holding, PeerMemory
 from tradewind.jobs.refill import Move, refill
@@ -47,6 +48,7 @@ class Holdings:
         self._layout = layout
         self.step, self.part, self.of = step, 0, layout.replica_size
         self._memory = PeerMemory()
+        self.sums: tuple[float, ...] = ()  # of the last step
         self._live: Mapping[str, Any] = {}
         self._stale = False  # what is kept is not what this worker claims to have
         self._cost_s, self._copied_step = 0.0, 0
@@ -73,7 +75,10 @@ class Holdings:
         were given something."""
         roster, layout = group.roster, self._layout
         if roster.step == NOTHING_YET:
-            self.stand(group, restore())
+            found = restore()
+            if not found:
+                raise StateLost("a part of the model's state is lost, and there is no checkpoint")
+            self.stand(group, found)
             return None
         receivers = [rank for rank in range(group.world) if lacks(roster, layout, rank)]
         mine = group.rank in receivers

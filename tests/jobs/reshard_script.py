@@ -88,6 +88,12 @@ def hybrid(rank: int, world: int) -> tuple[State, Layout]:
     return spread(mesh, Replicate(), Shard(0)), Layout(rank, world, replica_size=2)
 
 
+def partly(rank: int, world: int) -> tuple[State, Layout]:
+    """One replica, in which each piece is on several workers."""
+    mesh = DeviceMesh("cpu", torch.arange(world).view(2, -1))
+    return spread(mesh, Shard(0), Replicate()), Layout(rank, world, replica_size=world)
+
+
 def stages(rank: int, world: int) -> tuple[State, Layout]:
     """A pipeline of two stages, in each replica."""
     keys = ("w",) if rank % 2 == 0 else ("b", "step")
@@ -105,6 +111,7 @@ WAYS: dict[str, tuple[Way, list[int]]] = {  # with numbers of workers
     "rows": (rows, [3, 4]),
     "columns": (columns, [2, 4]),
     "hybrid": (hybrid, [4]),
+    "partly": (partly, [4]),
     "stages": (stages, [2, 4]),
     "both": (both, [4]),
 }

@@ -210,15 +210,63 @@ def test_a_lost_rank_blocks_nothing(checkpoints: Checkpoints, caplog: pytest.Log
     assert outcome is not None
     assert outcome.meta is not None
     assert "step-00000020-attempt-001 is given up" in caplog.text
-    assert committer.add(late) is None
+    told = committer.add(late)  # who comes late does not wait for ever
+    assert told is not None
+    assert "given up: a later one was begun" in told.why
     assert checkpoints.names() == ["step-00000030-attempt-002"]
+
+
+@pytest.mark.parametrize("when", ["before any part", "before the last part", "after its part"])
+def test_a_rank_is_lost_while_the_others_write(checkpoints: Checkpoints, when: str) -> None:
+    committer = Committer(checkpoints)
+    parts = write(checkpoints, 20, world=3)
+    arriving = {"before any part": [], "before the last part": parts[:1], "after its part": parts[:2]}[when]
+    for part in arriving:
+        assert committer.add(part) is None
+    told = [committer.lose(1, [1])]
+    told += [committer.add(part) for part in parts if part not in arriving and part.rank != 1]
+    outcomes = [outcome for outcome in told if outcome is not None]
+    if when == "after its part":
+        assert [outcome.meta is not None for outcome in outcomes] == [True]  # what it wrote is as good as any
+    else:
+        assert len(outcomes) == {"before any part": 2, "before the last part": 2}[when]
+        assert {outcome.why for outcome in outcomes} == {"it was given up: a worker was lost while it was written"}
+        assert checkpoints.names() == []
+    (next_one,) = write(checkpoints, 30, attempt=2)
+    outcome = committer.add(next_one)
+    assert outcome is not None
+    assert outcome.meta is not None
+
+
+def test_of_two_lost_ranks_one_had_brought_its_part(checkpoints: Checkpoints) -> None:
+    committer = Committer(checkpoints)
+    committer.add(write(checkpoints, 20, world=3)[1])
+    assert committer.lose(1, [1]) is None  # rank 2 may still come,
+    outcome = committer.lose(1, [2])  # but it does not
+    assert outcome is not None
+    assert "a worker was lost" in outcome.why
+    assert not committer.pending
+
+
+def test_a_rank_is_lost_after_the_group_has_changed(checkpoints: Checkpoints) -> None:
+    """It may be one that has not brought its part, under another number."""
+    committer = Committer(checkpoints)
+    parts = write(checkpoints, 20, world=3)
+    assert committer.add(parts[0]) is None
+    outcomes = [committer.lose(2, [0]), committer.add(parts[1])]
+    assert ["a worker was lost" in outcome.why for outcome in outcomes if outcome] == [True, True]
+    committer = Committer(checkpoints)
+    committer.lose(2, [0])
+    late = committer.add(parts[1])  # the first part that comes
+    assert late is not None
+    assert "a worker was lost" in late.why
 
 
 def test_a_step_that_is_saved_again_does_not_harm_what_is_there(checkpoints: Checkpoints) -> None:
     committer = Committer(checkpoints)
     first = committer.add(*write(checkpoints, 20))
     assert first is not None
-    assert committer.add(*write(checkpoints, 20)) is None  # it is there already
+    assert committer.add(*write(checkpoints, 20)) == first  # it is there already
     assert checkpoints.verify("step-00000020-attempt-001") == first.meta
     (failed,) = write(checkpoints, 20)
     again = Committer(checkpoints).add(replace(failed, error="no luck"))  # the committer was started again

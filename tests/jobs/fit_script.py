@@ -1,0 +1,151 @@
+"""Run by the tests of bad days and of layouts, in processes of its own: a small network in double precision.
+
+fit_script.py fit FOLDER OPTIONS      train through Ray; OPTIONS is JSON, see DEFAULTS
+fit_script.py plain FOLDER OPTIONS    the same training without Ray, workers, checkpoints: what it should come to
+
+Every worker says in FOLDER/worker-PID.json where it is; FOLDER/pace is the length of a step, FOLDER/target the number
+of workers that the platform grants.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+SAMPLES, SEED = 333, 5
+DEFAULTS: dict[str, Any] = {
+    "job_id": "fit-test",
+    "workers": [1, 3],
+    "micro_batches": 4,
+    "batch": 20,
+    "steps": 200,
+    "parallel": None,
+    "checkpoint_every": 20,
+    "hang_timeout_s": 120.0,
+    "on_nan": "fail",
+    "nan_at": 0,
+}
+
+
+def make() -> tuple[Any, Any, Any]:
+    import torch
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+    class Net(torch.nn.Sequential):  # type: ignore[misc]
+        def tp_plan(self) -> dict[str, Any]:
+            return {"0": ColwiseParallel(), "2": RowwiseParallel()}
+
+    torch.manual_seed(SEED)
+    x = torch.randn(SAMPLES, 12, dtype=torch.float64)
+    y = (x @ torch.randn(12, 1, dtype=torch.float64)).tanh()
+    hidden = torch.nn.Linear(12, 24), torch.nn.Tanh(), torch.nn.Linear(24, 24), torch.nn.Tanh()
+    model = Net(*hidden, torch.nn.Linear(24, 1)).to(torch.float64)
+    return torch.utils.data.TensorDataset(x, y), model, torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def train(run: Any, folder: Path, options: dict[str, Any]) -> None:
+    import torch
+
+    dataset, model, optimizer = make()
+    model, optimizer = run.prepare(model, optimizer)
+    epochs, loss_fn = -(-options["steps"] * options["batch"] // SAMPLES), torch.nn.functional.mse_loss
+    for batch in run.batches(
+        dataset,
+        global_batch=options["batch"],
+        micro_batches=options["micro_batches"],
+        epochs=epochs,
+        seed=SEED,
+        max_steps=options["steps"],
+    ):
+        spoil = float("nan") if batch.step == options["nan_at"] else 1.0
+        run.learn(model, batch.x, batch.y, lambda out, y: loss_fn(out, y) * spoil)  # noqa: B023
+        optimizer.step()
+        optimizer.zero_grad()
+        say(folder, rank=run.rank, world=run.world, step=batch.step)
+        time.sleep(float((folder / "pace").read_text()))
+
+
+def say(folder: Path, **words: Any) -> None:
+    path = folder / f"worker-{os.getpid()}.json"
+    aside = path.with_suffix(".tmp")
+    aside.write_text(json.dumps({"pid": os.getpid(), "at_s": time.time(), **words}))
+    aside.rename(path)
+
+
+def plain(folder: Path, options: dict[str, Any]) -> None:
+    import torch
+
+    from tradewind.jobs.data import Order
+
+    dataset, model, optimizer = make()
+    epochs = -(-options["steps"] * options["batch"] // SAMPLES)
+    order = Order(SAMPLES, options["batch"], epochs, SEED)
+    losses = []
+    for step in range(1, options["steps"] + 1):
+        x, y = dataset[order.indices(step).tolist()]
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        if step != options["nan_at"]:
+            optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item() if step != options["nan_at"] else None)
+    (folder / "plain.json").write_text(json.dumps(losses))
+
+
+def grant(job_id: str, folder: Path) -> None:
+    """Play the platform: what stands in the file is granted."""
+    import ray
+
+    from tradewind.jobs import coordinator
+
+    granted, epoch = "", 0
+    while True:
+        time.sleep(0.1)
+        path = folder / "target"
+        wanted = path.read_text() if path.exists() else ""
+        if wanted != granted:
+            try:
+                epoch += 1
+                ray.get(coordinator.find(job_id).set_target.remote(epoch, int(wanted)))
+                granted = wanted
+            except (ValueError, ray.exceptions.RayActorError):
+                continue
+
+
+def fit(folder: Path, options: dict[str, Any]) -> None:
+    import ray
+
+    from tradewind.errors import JobFailed
+    from tradewind.jobs.trainer import fit
+
+    ray.init()
+    threading.Thread(target=grant, args=(options["job_id"], folder), daemon=True).start()
+    try:
+        result = fit(
+            lambda run: train(run, folder, options),
+            workers=tuple(options["workers"]),
+            resources={"CPU": 1, "GPU": 1},
+            parallel=options["parallel"],
+            storage=folder,
+            name="run",
+            checkpoint_every=options["checkpoint_every"],
+            hang_timeout_s=options["hang_timeout_s"],
+            on_nan=options["on_nan"],
+            ledger=folder / "ledger",
+            curve=folder / "curve.jsonl",
+            seed=SEED,
+            settle_s=0.5,
+        )
+    except JobFailed as error:
+        (folder / "error").write_text(str(error))
+        return
+    (folder / "result.json").write_text(json.dumps({"step": result.step, "attempts": result.attempts}))
+
+
+if __name__ == "__main__":
+    {"fit": fit, "plain": plain}[sys.argv[1]](Path(sys.argv[2]), DEFAULTS | json.loads(sys.argv[3]))

@@ -1,0 +1,87 @@
+"""Days that are worse than a lost node: real workers and nodes, really killed, stopped, and taken away all at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from training_run import training
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+
+
+@contextlib.contextmanager
+def nodes(cell: Any, count: int, slots: int = 1) -> Iterator[list[Any]]:
+    """Nodes that a test may remove and add to."""
+    found = [cell.add_node(cpus=slots, gpus=slots) for _ in range(count)]
+    try:
+        yield found
+    finally:
+        for node in found:
+            cell.remove_node(node)
+
+
+def test_workers_are_resized_killed_and_stopped_on_a_live_node(cell: Any, tmp_path: Path) -> None:
+    """A resize every few seconds, a worker that is killed (as by the kernel, when memory runs out), one that hangs."""
+    with nodes(cell, 1, slots=3), training(tmp_path, cell.env, 0.2, steps=400, hang_timeout_s=4.0) as run:
+        run.wait_for_group(3)
+        for size in (1, 3, 2, 3):
+            run.put("target", size)
+            run.wait_for_group(size, more_steps=1)
+        os.kill(run.workers()[1]["pid"], signal.SIGKILL)
+        run.wait_for_group(2)
+        run.wait_for_group(3)
+        os.kill(run.workers()[1]["pid"], signal.SIGSTOP)
+        run.wait_for_group(2)
+        run.wait_for_group(3)
+        run.put("pace", 0.0)
+        run.end()
+        assert run.check().recomputed_steps == 0
+
+
+def test_two_nodes_at_once_then_too_few_then_all(cell: Any, tmp_path: Path) -> None:
+    with nodes(cell, 3) as left, training(tmp_path, cell.env, 0.2, workers=[2, 3], checkpoint_every=5) as run:
+        run.wait_for_group(3, more_steps=8)
+        cell.remove_node(left.pop())
+        cell.remove_node(left.pop())
+        run.wait_until(lambda: "restarting: 2 workers lost" in run.tail(), "the loss of two")
+        step = run.curve()[-1]["step"]
+        assert busy_share(run.process.pid) < 0.5  # it waits, it does not spin
+        assert run.curve()[-1]["step"] <= step + 1  # below the minimum no steps are taken
+        left.append(cell.add_node(cpus=1, gpus=1))
+        run.wait_for_group(2)
+        cell.remove_node(left.pop())
+        cell.remove_node(left.pop())
+        left += [cell.add_node(cpus=1, gpus=1) for _ in range(2)]
+        run.wait_until(lambda: run.curve()[-1]["attempt"] > 3, "a group after all were lost")
+        run.put("pace", 0.0)
+        run.end()
+        assert run.check().recomputed_steps <= 10  # since the last checkpoint, when all were lost; nothing before
+
+
+def busy_share(driver_pid: int) -> float:
+    """Of one core: what the job's control loop uses while it waits, over some seconds."""
+    name = "ray::ElasticController"
+    found = [p for p in psutil.process_iter(["cmdline"]) if any(name in word for word in p.info["cmdline"] or [])]
+    assert found, f"no {name} of {driver_pid}"
+    before = [sum(p.cpu_times()[:2]) for p in found]
+    psutil.cpu_percent(interval=5.0)
+    return max(sum(p.cpu_times()[:2]) - was for p, was in zip(found, before, strict=True)) / 5.0
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_state_before_it(cell: Any, tmp_path: Path) -> None:
+    with nodes(cell, 1, slots=2):
+        with training(tmp_path, cell.env, 0.0, workers=[2, 2], steps=40, nan_at=13) as run:
+            run.end()
+        error = (tmp_path / "error").read_text()
+        assert "the loss of step 13 is nan" in error
+        assert "step-00000012" in " ".join(path.name for path in (tmp_path / "run").iterdir())
+        with training(tmp_path, cell.env, 0.0, workers=[1, 2], steps=40, nan_at=13, on_nan="skip") as run:
+            run.end()
+            assert run.check().recomputed_steps == 0  # a second driver goes on where the first one stopped
