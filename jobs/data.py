@@ -144,6 +144,10 @@ class Batch:
     epoch: int
     is_last: bool  # of this replica in this step: the optimizer moves after it
 
+    def __iter__(self) -> Iterator[Any]:
+        """`x, y = batch`."""
+        return iter(self.data)
+
     @property
     def x(self) -> Any:
         return self.data[0]

@@ -18,6 +18,7 @@ from tradewind.jobs import regroup
 from tradewind.jobs.adaptive import Adaptive
 from tradewind.jobs.books import Books
 from tradewind.jobs.data import Order
+from tradewind.jobs.feed import Epochs
 from tradewind.jobs.losses import is_communication
 from tradewind.jobs.mark import Mark
 from tradewind.jobs.membership import NOTHING_YET
@@ -28,6 +29,8 @@ from tradewind.jobs.seat import Seat
 from tradewind.jobs.settings import RunSettings
 from tradewind.jobs.step import Stash, Statistics, Step
 from tradewind.jobs.transfer import Holdings
+
+MANY_EPOCHS = 1_000_000  # where nobody says how many
 
 
 class Member:
@@ -47,6 +50,8 @@ class Member:
         self._total: int | None = None
         self._max_steps: int | None = None
         self._adaptive: Adaptive | None = None
+        self._data: Epochs | None = None
+        self._feed: Any = None
         self._now: Step | None = None
         self._pending: deque[Step] = deque()  # taken, and their sums not read yet
         self._mark: Mark | None = None
@@ -142,8 +147,8 @@ class Member:
     def _plan_on(self) -> None:
         """The order of the data is known, or has changed."""
         assert self._order is not None
-        total = self._order.total_steps
-        self._total = min(total, self._max_steps or total)
+        total = self._order.total_steps if self._order.epochs < MANY_EPOCHS else None
+        self._total = min(found) if (found := [each for each in (total, self._max_steps) if each]) else None
         self._books.reorder(self._order)
 
     def _save(self) -> None:

@@ -22,14 +22,13 @@ class Models:
         self._replicas: list[Replica] = []
         self.on_move: list[Callable[..., None]] = []  # called when an optimizer has moved
 
-    def prepare(self, objects: Sequence[Any], group: Group | None, guard: Callable[..., None]) -> Any:
+    def prepare(self, objects: Sequence[Any], group: Group | None, guard: Callable[..., None]) -> list[Any]:
         """`group` is None for a worker that joins later. Models come first: optimizers follow their parameters."""
         models = {id(item): self._wrap(item, group, guard) for item in objects if isinstance(item, torch.nn.Module)}
-        ready = tuple(
+        return [
             models[id(item)] if id(item) in models else self.keep(self._name(item), item, group, guard)
             for item in objects
-        )
-        return ready[0] if len(ready) == 1 else ready
+        ]
 
     def keep(self, name: str, item: Any, group: Group | None, guard: Callable[..., None]) -> Any:
         if name in self.kept:

@@ -17,17 +17,20 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from tradewind.errors import JobError
 from tradewind.jobs import randomness, regroup
 from tradewind.jobs.adaptive import KEPT_AS, Adaptive
-from tradewind.jobs.data import Batch, Loader, Order, load, seed_of, share, to_device
+from tradewind.jobs.data import Batch, Loader, Order, load, share, to_device
+from tradewind.jobs.feed import Epochs, Feed, Loading, Reading, is_shuffled
 from tradewind.jobs.losses import PeerLost, is_communication
 from tradewind.jobs.mark import Mark
-from tradewind.jobs.member import Member
+from tradewind.jobs.member import MANY_EPOCHS, Member
 from tradewind.jobs.rank_zero import Ask
 from tradewind.jobs.seat import Dismissed, Seat
 from tradewind.jobs.settings import RunSettings
@@ -46,13 +49,28 @@ class Run(Member):
         return self.rank == 0
 
     def prepare(self, *objects: Any) -> Any:
-        """Models (wrapped for parallel training), optimizers, schedulers: saved and restored from now on.
+        """Models (wrapped for parallel training), optimizers, schedulers: saved and restored from now on. A DataLoader,
+        whose `batch_size` is the global batch: what comes instead gives this worker's micro-batches, a pass an epoch.
 
         Give them in the same order in every run. Returns what to use instead, in the same order.
         """
         self._check_early("prepare")
         group = None if self._joins else self._group
-        return self._models.prepare(objects, group, self._guard)
+        found = [self._follow(item) if isinstance(item, DataLoader) else item for item in objects]
+        kept = iter(self._models.prepare([item for item in found if not isinstance(item, Epochs)], group, self._guard))
+        ready = tuple(item if isinstance(item, Epochs) else next(kept) for item in found)
+        return ready[0] if len(ready) == 1 else ready
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """The epochs that are left of `count`, for loops over a prepared DataLoader. The first one may be half done."""
+        if self._data is None:
+            raise JobError("run.epochs() without data", "prepare a DataLoader first, or use run.batches(epochs=...)")
+        self._begin(replace(self._order_of(self._data), epochs=count), None)
+        assert self._order is not None
+        for epoch in range(self._order.epoch_of(max(1, self.done)), count):
+            self._data.epoch = epoch - 1  # the next pass
+            yield epoch
+        self.finish()
 
     def keep(self, name: str, item: Any) -> Any:
         """Save and restore anything with `state_dict` and `load_state_dict` under a name of its own. Of a model that is
@@ -86,8 +104,9 @@ class Run(Member):
             self.keep(KEPT_AS, self._adaptive.noise)
             self._models.on_move.append(self._adaptive.slow_down)
         self._begin(order, max_steps)
+        feed = Reading(dataset, load)
         while self.done < (self._total or 0):
-            yield from self._take_step(dataset, load)
+            yield from self._take_step(feed)
         self.finish()
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
@@ -174,7 +193,27 @@ class Run(Member):
 
     # --- one step
 
-    def _take_step(self, dataset: Any, load: Loader) -> Iterator[Batch]:
+    def _follow(self, loader: Any) -> Epochs:
+        if self._data is not None:
+            raise JobError("a run has one order of data", "prepare the DataLoader of the training data only")
+        self._data, self._feed = Epochs(loader, self._pass_over), Loading(loader)
+        return self._data
+
+    def _order_of(self, data: Epochs) -> Order:
+        batch = int(data.loader.batch_size)
+        micros = min(self.settings.max_data_ranks, batch)
+        shuffle = is_shuffled(data.loader)
+        return Order(len(data.loader.dataset), batch, MANY_EPOCHS, self.settings.seed, micros, shuffle)
+
+    def _pass_over(self, data: Epochs) -> Iterator[Batch]:
+        """One epoch, or what is left of it."""
+        if self._order is None:
+            self._begin(self._order_of(data), None)
+        assert self._order is not None
+        while self.done < (self._total or math.inf) and self._order.epoch_of(self.done + 1) == data.epoch:
+            yield from self._take_step(self._feed)
+
+    def _take_step(self, feed: Feed) -> Iterator[Batch]:
         assert self._order is not None
         part = share(self._order, self.done + 1, *self._place)
         self._mark = Mark.take(self._kept)
@@ -182,9 +221,8 @@ class Run(Member):
         while True:
             micro = now.micro
             self._models.begin_batch(now.is_last and self._adaptive is None)
-            randomness.seed_all(seed_of(self.settings.seed, part.step, micro.number))
-            data = to_device(load(dataset, micro.load), self.device)
-            yield Batch(data, micro, part.step, part.epoch, now.is_last)
+            data = feed.get(self._order, part, micro, self._place, self.settings.seed)
+            yield Batch(to_device(data, self.device), micro, part.step, part.epoch, now.is_last)
             if now.is_last or self._is_broken:
                 break
             now.next_turn()
