@@ -82,6 +82,7 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
         self._plan = _plan(module, layout, tp_plan)
         self._chunks = chunks or CHUNKS_PER_STAGE * layout.pp
         self._origin = dict(module.named_parameters())  # kept for their identity, which optimizers were made with
+        self._first_buffers = dict(module.named_buffers())  # constants, such as masks, of stages that may come here
         self._named: dict[str, Any] = dict(self._origin)
         self._leaves: dict[str, Any] = {}  # the same, of each only this worker's part, as a plain tensor
         self._boxes = {name: _whole(parameter.shape) for name, parameter in self._origin.items()}
@@ -215,7 +216,8 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
         slices = self.mesh_shape[3]
         for name, gradient in gradients.items():
             copies = slices if self.parts[name].tp_dim is None else 1  # every slice has it
-            total += named_state.to_local(gradient).double().square().sum() / copies
+            part = torch.linalg.vector_norm(named_state.to_local(gradient), dtype=torch.float64)
+            total += part.square() / copies
         try:
             for axis in ("fsdp", "tp", "pp"):
                 if self.mesh.has(axis):
@@ -320,7 +322,8 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
 
     def _carry_buffers(self, built: Any) -> None:
         """Buffers are whole on every worker that has their module; a stage that was elsewhere gets its own by `put`."""
-        old, modes = dict(self.parallel.named_buffers()), {n: m.training for n, m in self.parallel.named_modules()}
+        old = {**self._first_buffers, **dict(self.parallel.named_buffers())}
+        modes = {name: module.training for name, module in self.parallel.named_modules()}
         for name, buffer in built.named_buffers():
             if name in old:
                 buffer.copy_(old[name])

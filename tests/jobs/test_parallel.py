@@ -67,7 +67,7 @@ def same(found: Any, expected: Any) -> None:
 @pytest.mark.parametrize("name", ["cnn", "rnn", "gpt"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_losses_and_clipped_norms_are_those_of_one_process(told: Any, alone: Any, layout: str, name: str) -> None:
-    assert len(told[f"{layout} {name}"]) == 4
+    assert len(told[f"{layout} {name}"]) == 3
     for each in told["all"]:
         same(each[f"{layout} {name}"], alone[name])
 
@@ -80,7 +80,7 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(told: Any, alone: An
 @pytest.mark.parametrize("layout", ["fsdp=2,tp=2", "pp=2,fsdp=2"])
 def test_mixed_precision_learns_and_keeps_parameters_in_full_precision(told: Any, layout: str) -> None:
     first, last, kinds = told[f"bf16 {layout}"]
-    assert last < 0.8 * first
+    assert last < 0.9 * first
     assert kinds == ["torch.float32"]
 
 
