@@ -55,6 +55,12 @@ class Books:
         if self.watcher:
             self.watcher.start()
 
+    def reorder(self, order: Order) -> None:
+        """The batch has another size from the next step on."""
+        self._order = order
+        if self._pages:
+            self._pages.reorder(order)
+
     def record(self, indices: Any, told: Told) -> None:
         """A step was taken."""
         self._history.append(told)

@@ -79,8 +79,9 @@ class Committer:
         return self._closed
 
     def _give_up_if_lost(self) -> Outcome | None:
+        """A rank of a later attempt may be one of those that are missing here, by another number: no use to wait."""
         attempt, ranks = self._lost
-        if attempt != self._at[0] or ranks <= self._parts.keys():
+        if attempt < self._at[0] or (attempt == self._at[0] and ranks <= self._parts.keys()):
             return None
         return self.give_up("a worker was lost while it was written")
 

@@ -41,7 +41,7 @@ from tradewind.jobs.shards import Entry
 logger = logging.getLogger(__name__)
 
 GAP_BYTES = 256 << 10  # closer pieces are read in one go: a request to an object store costs as much as this
-SPAN_BYTES = 64 << 20  # and no more at a time
+SPAN_BYTES = 8 << 20  # and no more at a time; what is larger is read alone, right to where it belongs
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +140,21 @@ class Reader(StorageReader):  # type: ignore[misc]
     # --- bytes
 
     def _read(self, span: Sequence[Want], planner: LoadPlanner) -> None:
-        file, start, end = span[0].entry.file, span[0].start, max(want.end for want in span)
-        with reading(self.meta.name, file):
-            content = self._checkpoints.store.read(f"{self.meta.name}/{file}", start, end - start)
-        if len(content) < end - start:
-            raise CheckpointDamaged(f"checkpoint {self.meta.name} is damaged: {file} ends too early")
+        start, end = span[0].start, max(want.end for want in span)
+        place = _place(span[0], planner) if len(span) == 1 else None
+        content = memoryview(bytearray(end - start)) if place is None else place
+        self._read_into(content, span[0].entry.file, start)
         for want in span:
-            part = memoryview(content)[want.start - start : want.end - start]
+            part = content[want.start - start : want.end - start]
             check_blocks(self.meta.name, want.entry, want.first_block, part)
-            _deliver(want, part, planner)
+            if place is None:
+                _deliver(want, part, planner)
+
+    def _read_into(self, content: memoryview, file: str, start: int) -> None:
+        with reading(self.meta.name, file):
+            got = self._checkpoints.store.read_into(f"{self.meta.name}/{file}", start, content)
+        if got < content.nbytes:
+            raise CheckpointDamaged(f"checkpoint {self.meta.name} is damaged: {file} ends too early")
 
 
 def _want(item: ReadItem, entry: Entry) -> Want:
@@ -165,11 +171,16 @@ def _extent(item: ReadItem, entry: Entry) -> tuple[int, int]:
     """From the first to behind the last byte of a slice: rows lie one after another."""
     if not math.prod(item.lengths):
         return 0, 0
-    strides, size = _strides(entry.sizes), getattr(torch, entry.dtype or "").itemsize
+    strides, size = _strides(entry.sizes), _dtype(entry).itemsize
     corners = list(zip(item.storage_offsets, item.lengths, strides, strict=True))
     first = sum(offset * stride for offset, _, stride in corners)
     last = sum((offset + length - 1) * stride for offset, length, stride in corners)
     return first * size, (last + 1) * size
+
+
+def _dtype(entry: Entry) -> torch.dtype:
+    found: torch.dtype = getattr(torch, entry.dtype or "")
+    return found
 
 
 def _strides(sizes: Sequence[int]) -> list[int]:
@@ -193,6 +204,18 @@ def _spans(wants: Sequence[Want]) -> Iterator[list[Want]]:
         yield span
 
 
+def _place(want: Want, planner: LoadPlanner) -> memoryview | None:
+    """The memory of the target, if the bytes can be read right into it; None if they must be cut or converted."""
+    if want.item.type == LoadItemType.BYTE_IO:
+        return None
+    target = planner.resolve_tensor(want.item).detach()
+    same = target.device.type == "cpu" and target.is_contiguous() and target.dtype == _dtype(want.entry)
+    if not same or not target.numel() or target.nbytes != want.end - want.start:
+        return None
+    planner.commit_tensor(want.item, target)
+    return memoryview(target.view(-1).view(torch.uint8).numpy())
+
+
 def _deliver(want: Want, content: memoryview, planner: LoadPlanner) -> None:
     item, entry = want.item, want.entry
     if item.type == LoadItemType.BYTE_IO:
@@ -200,7 +223,7 @@ def _deliver(want: Want, content: memoryview, planner: LoadPlanner) -> None:
         return
     target = planner.resolve_tensor(item).detach()
     if target.numel():
-        flat = torch.frombuffer(content, dtype=getattr(torch, entry.dtype or ""))
+        flat = torch.frombuffer(content, dtype=_dtype(entry))
         skipped = _extent(item, entry)[0] - want.first_block * BLOCK_BYTES
         target.copy_(flat.as_strided(tuple(item.lengths), _strides(entry.sizes), skipped // flat.itemsize))
     planner.commit_tensor(item, target)

@@ -20,15 +20,15 @@ class Models:
         self.kept: dict[str, Any] = {}
         self.sharded: ShardedModel | None = None  # the model of a layout other than ddp
         self._replicas: list[Replica] = []
+        self.on_move: list[Callable[..., None]] = []  # called when an optimizer has moved
 
-    def prepare(self, objects: Sequence[Any], group: Group | None, guard: Callable[..., None]) -> Any:
+    def prepare(self, objects: Sequence[Any], group: Group | None, guard: Callable[..., None]) -> list[Any]:
         """`group` is None for a worker that joins later. Models come first: optimizers follow their parameters."""
         models = {id(item): self._wrap(item, group, guard) for item in objects if isinstance(item, torch.nn.Module)}
-        ready = tuple(
+        return [
             models[id(item)] if id(item) in models else self.keep(self._name(item), item, group, guard)
             for item in objects
-        )
-        return ready[0] if len(ready) == 1 else ready
+        ]
 
     def keep(self, name: str, item: Any, group: Group | None, guard: Callable[..., None]) -> Any:
         if name in self.kept:
@@ -40,10 +40,15 @@ class Models:
             regroup.agree(item, group)
         if isinstance(item, torch.optim.Optimizer):
             item.register_step_pre_hook(guard)
+            item.register_step_post_hook(self._moved)
             if self.sharded:
                 self.sharded.adopt(item)
         self.kept[name] = item
         return item
+
+    def _moved(self, *arguments: Any) -> None:
+        for call in self.on_move:
+            call(*arguments)
 
     def attach(self, group: Group) -> None:
         """Compute with this group from now on."""

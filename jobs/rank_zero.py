@@ -23,16 +23,24 @@ class Ask:
     save: bool = False
     regroup: bool = False
     copy: bool = False  # state into the memory of peers
+    factor: float = 0.0  # of the batch, from the next step on; 0: as it is
+    gain: float = 1.0  # of the learning rate in this step
 
     def encode(self) -> list[float]:
-        return [float(self.save), float(self.regroup), float(self.copy)]
+        return [float(self.save), float(self.regroup), float(self.copy), self.factor, self.gain]
 
     def merge(self, other: Ask) -> Ask:
-        return Ask(self.save or other.save, self.regroup or other.regroup, self.copy or other.copy)
+        return Ask(
+            self.save or other.save,
+            self.regroup or other.regroup,
+            self.copy or other.copy,
+            other.factor or self.factor,
+            other.gain,
+        )
 
     @classmethod
     def decode(cls, values: list[float]) -> Ask:
-        return cls(values[0] > 0, values[1] > 0, values[2] > 0)
+        return cls(values[0] > 0, values[1] > 0, values[2] > 0, values[3], values[4])
 
 
 @dataclass(frozen=True, slots=True)

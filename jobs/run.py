@@ -16,55 +16,30 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from tradewind.errors import JobError
 from tradewind.jobs import randomness, regroup
-from tradewind.jobs.books import Books
-from tradewind.jobs.data import Batch, Loader, Order, load, seed_of, share, to_device
+from tradewind.jobs.adaptive import KEPT_AS, Adaptive
+from tradewind.jobs.data import Batch, Loader, Order, load, share, to_device
+from tradewind.jobs.feed import Epochs, Feed, Loading, Reading, is_shuffled
 from tradewind.jobs.losses import PeerLost, is_communication
 from tradewind.jobs.mark import Mark
-from tradewind.jobs.membership import NOTHING_YET
-from tradewind.jobs.models import Models
-from tradewind.jobs.rank_zero import Ask, Told
-from tradewind.jobs.saving import Saves
+from tradewind.jobs.member import MANY_EPOCHS, Member
+from tradewind.jobs.rank_zero import Ask
 from tradewind.jobs.seat import Dismissed, Seat
 from tradewind.jobs.settings import RunSettings
 from tradewind.jobs.sharded import ShardedModel
-from tradewind.jobs.step import Stash, Statistics, Step, average
-from tradewind.jobs.transfer import Holdings
+from tradewind.jobs.step import Step, average
 
 
-class Run:
+class Run(Member):
     """One worker's view of the training run. Made by `fit`; `ray.train`'s functions work beside it."""
-
-    def __init__(self, settings: RunSettings, coordinator: Any, seat: Seat, joins: bool, device: Any) -> None:
-        from tradewind.jobs.ray_group import tell_ray_train
-
-        self.settings, self.device = settings, device
-        self.rank, self.world, self.attempt = 1, 2, 0  # of a joiner, until it is let in
-        self.done = 0  # optimizer steps taken, over all attempts
-        self.loss: float | None = None  # global mean of the last step that all ranks have finished
-        self._coordinator, self._seat, self._joins = coordinator, seat, joins
-        self._books, self._saves = Books(settings, coordinator), Saves(settings, coordinator, tell_ray_train)
-        self._holds = Holdings(settings.layout, NOTHING_YET if joins else 0)
-        self._models = Models(settings, device)
-        self._kept = self._models.kept
-        self._order: Order | None = None
-        self._total: int | None = None
-        self._now: Step | None = None
-        self._pending: deque[Step] = deque()  # taken, and their sums not read yet
-        self._mark: Mark | None = None
-        self._stash, self._statistics = Stash(), Statistics([])
-        self._pace_s, self._paced_at_s = 0.1, time.monotonic()  # of a step, lately
-        self._ended = False
-        if not joins:
-            self._sit(seat.meet(self._holds, broken=False))
 
     # --- what users call
 
@@ -74,13 +49,28 @@ class Run:
         return self.rank == 0
 
     def prepare(self, *objects: Any) -> Any:
-        """Models (wrapped for parallel training), optimizers, schedulers: saved and restored from now on.
+        """Models (wrapped for parallel training), optimizers, schedulers: saved and restored from now on. A DataLoader,
+        whose `batch_size` is the global batch: what comes instead gives this worker's micro-batches, a pass an epoch.
 
         Give them in the same order in every run. Returns what to use instead, in the same order.
         """
         self._check_early("prepare")
         group = None if self._joins else self._group
-        return self._models.prepare(objects, group, self._guard)
+        found = [self._follow(item) if isinstance(item, DataLoader) else item for item in objects]
+        kept = iter(self._models.prepare([item for item in found if not isinstance(item, Epochs)], group, self._guard))
+        ready = tuple(item if isinstance(item, Epochs) else next(kept) for item in found)
+        return ready[0] if len(ready) == 1 else ready
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """The epochs that are left of `count`, for loops over a prepared DataLoader. The first one may be half done."""
+        if self._data is None:
+            raise JobError("run.epochs() without data", "prepare a DataLoader first, or use run.batches(epochs=...)")
+        self._begin(replace(self._order_of(self._data), epochs=count), None)
+        assert self._order is not None
+        for epoch in range(self._order.epoch_of(max(1, self.done)), count):
+            self._data.epoch = epoch - 1  # the next pass
+            yield epoch
+        self.finish()
 
     def keep(self, name: str, item: Any) -> Any:
         """Save and restore anything with `state_dict` and `load_state_dict` under a name of its own. Of a model that is
@@ -97,17 +87,26 @@ class Run:
         seed: int = 0,
         max_steps: int | None = None,
         micro_batches: int | None = None,
+        max_batch: int | None = None,
+        lr_rule: str = "adascale",
         load: Loader = load,
     ) -> Iterator[Batch]:
         """This worker's micro-batches of every global batch that is left. Call `backward` once for each.
 
         A global batch is cut into `micro_batches` (the most workers, by default), whatever the number of workers is.
+        With `max_batch`, the batch grows up to that as far as the gradient noise allows, and the learning rate follows
+        by `lr_rule`: "adascale", or "sqrt" for Adam and its kind.
         """
         micros = micro_batches or min(self.settings.max_data_ranks, global_batch)
         order = Order(len(dataset), global_batch, epochs, seed, micros)
+        if max_batch is not None:
+            self._adaptive = Adaptive(order, max_batch, lr_rule, self.settings.layout.is_ddp)
+            self.keep(KEPT_AS, self._adaptive.noise)
+            self._models.on_move.append(self._adaptive.slow_down)
         self._begin(order, max_steps)
+        feed = Reading(dataset, load)
         while self.done < (self._total or 0):
-            yield from self._take_step(dataset, load)
+            yield from self._take_step(feed)
         self.finish()
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
@@ -115,6 +114,9 @@ class Run:
         `loss` is the mean over this batch."""
         now = self._batch()
         now.add(loss)
+        if self._adaptive:
+            self._backward_apart(loss, now, self._adaptive)
+            return
         self._stash.lay_open()
         with self._losses():
             if sharded := self._models.sharded:
@@ -128,6 +130,14 @@ class Run:
                 average((each for model in self._models.bare() for each in model.parameters()), self.world)
         if not now.is_last:
             self._stash.put_aside(self._models.parameters())
+
+    def _backward_apart(self, loss: torch.Tensor, now: Step, adaptive: Adaptive) -> None:
+        parameters = list(self._models.parameters())
+        adaptive.backward(loss, now, self._stash, parameters, self.world)
+        with self._losses():
+            if now.is_last:
+                self._send(now)
+                adaptive.close(now, self._stash, parameters, self.world)
 
     def _close_step(self, now: Step) -> None:
         """Of a sharded model nobody has all: either every worker takes a step, or nobody. Who has got the sums knows
@@ -183,17 +193,36 @@ class Run:
 
     # --- one step
 
-    def _take_step(self, dataset: Any, load: Loader) -> Iterator[Batch]:
+    def _follow(self, loader: Any) -> Epochs:
+        if self._data is not None:
+            raise JobError("a run has one order of data", "prepare the DataLoader of the training data only")
+        self._data, self._feed = Epochs(loader, self._pass_over), Loading(loader)
+        return self._data
+
+    def _order_of(self, data: Epochs) -> Order:
+        batch = int(data.loader.batch_size)
+        micros = min(self.settings.max_data_ranks, batch)
+        shuffle = is_shuffled(data.loader)
+        return Order(len(data.loader.dataset), batch, MANY_EPOCHS, self.settings.seed, micros, shuffle)
+
+    def _pass_over(self, data: Epochs) -> Iterator[Batch]:
+        """One epoch, or what is left of it."""
+        if self._order is None:
+            self._begin(self._order_of(data), None)
+        assert self._order is not None
+        while self.done < (self._total or math.inf) and self._order.epoch_of(self.done + 1) == data.epoch:
+            yield from self._take_step(self._feed)
+
+    def _take_step(self, feed: Feed) -> Iterator[Batch]:
         assert self._order is not None
         part = share(self._order, self.done + 1, *self._place)
         self._mark = Mark.take(self._kept)
         self._now = now = Step(part, self._statistics, self.world // self._place[1], self.device)
         while True:
             micro = now.micro
-            self._models.begin_batch(now.is_last)
-            randomness.seed_all(seed_of(self.settings.seed, part.step, micro.number))
-            data = to_device(load(dataset, micro.load), self.device)
-            yield Batch(data, micro, part.step, part.epoch, now.is_last)
+            self._models.begin_batch(now.is_last and self._adaptive is None)
+            data = feed.get(self._order, part, micro, self._place, self.settings.seed)
+            yield Batch(to_device(data, self.device), micro, part.step, part.epoch, now.is_last)
             if now.is_last or self._is_broken:
                 break
             now.next_turn()
@@ -205,16 +234,6 @@ class Run:
             raise JobError("run.backward() without a batch", "call it inside `for batch in run.batches(...)`")
         return self._now
 
-    @contextlib.contextmanager
-    def _losses(self) -> Iterator[None]:
-        """A lost worker breaks the group, and raises nothing in the user's code: the step is taken again."""
-        try:
-            yield
-        except RuntimeError as error:
-            if not is_communication(error):
-                raise
-            self._seat.fail()
-
     def _send(self, now: Step) -> None:
         watches = self._books.watcher is not None
         now.send(self._wanted().encode() if watches else None, alone=self.world == 1)
@@ -222,8 +241,12 @@ class Run:
     def _guard(self, optimizer: Any, *_: Any) -> None:
         """Before an optimizer moves: gradients of an interrupted step are void, the step is taken again."""
         now = self._now
-        if now is not None and now.is_last and now.done_backward and not self._counts(now):
+        if now is None or not now.is_last or not now.done_backward:
+            return
+        if not self._counts(now):
             regroup.void_gradients(optimizer)
+        elif self._adaptive:
+            self._adaptive.speed_up(optimizer, Ask.decode(now.values[1 : now.NORM].tolist()).gain)
 
     def _counts(self, now: Step) -> bool:
         """Whether a step is whole on this worker. Decided once, before any optimizer moves."""
@@ -271,22 +294,13 @@ class Run:
             ask = self._settle_all(ask)
         if ask.save:
             self._save()
+        if self._adaptive and self._order:
+            self._order = self._adaptive.grown(self._order, self.done, int(ask.factor))
+            self._plan_on()
         if ask.copy or ask.regroup:
             self._holds.copy(self._group, self._kept, self.done)
         if ask.regroup and not self._is_broken:
             self._regroup(broken=False)
-
-    def _settle_all(self, ask: Ask, leave: int = 0) -> Ask:
-        """Read the sums of the steps that were taken; tell what was done, and return what rank 0 wants."""
-        while len(self._pending) > leave:
-            now = self._pending.popleft()
-            values = now.values[: now.HEAD].tolist()
-            self.loss = values[0] if math.isfinite(values[0]) else None
-            told = Told(now.part.step, now.part.global_size, self.loss)
-            self._books.record(now.part.indices, told)
-            self._books.tell(told)
-            ask = ask.merge(Ask.decode(values[1:]))
-        return ask
 
     def _loss_is_no_number(self, now: Step) -> None:
         """Everybody sees the same number, and nothing of this step has reached the model yet."""
@@ -311,65 +325,10 @@ class Run:
             return Ask(regroup=True)
         step, ask = self.done + 1, self._books.watcher.take() or Ask()
         copy = self._holds.wants_copy(self._group, step, self._pace_s)
-        return ask.merge(Ask(save=self._saves.is_due(step), copy=copy))
+        factor, gain = self._adaptive.wish(self._order, step) if self._adaptive and self._order else (0.0, 1.0)
+        return ask.merge(Ask(self._saves.is_due(step), False, copy, factor, gain))
 
-    # --- change of the group
-
-    def _regroup(self, broken: bool) -> None:
-        """Stand in the next group, with the state that its members agree on. What an interrupted step has touched is
-        put back first."""
-        if self._mark:
-            self._mark.put_back(self._kept)
-            self._mark = None
-        self._settle_all(Ask())
-        self._now = None
-        holds, before = self._holds, self.done
-        holds.remember(self._kept, before)
-        while True:
-            try:
-                group = self._seat.meet(holds, broken)
-                self._models.attach(group)
-                words = {"history": self._books.remembered(), "order": self._order}
-                told = holds.take_over(group, self._kept, words, partial(self._saves.restore, self._kept, group))
-                break
-            except RuntimeError as error:
-                if not is_communication(error):
-                    raise
-                broken = True
-        self._books.leave(holds.step, leads=not self._joins and before == holds.step)
-        if told is not None:
-            self._books.adopt(told["history"])
-            self._order = told["order"]
-        self._joins, self.done = False, holds.step
-        self._sit(group)
-        self._stand()
-
-    def _sit(self, group: regroup.Group) -> None:
-        from tradewind.jobs.ray_group import take_rank
-
-        self._group = group
-        self.rank, self.world, self.attempt = group.rank, group.world, group.roster.epoch
-        layout = self.settings.layout
-        self._place = layout.data_rank(self.rank, self.world), layout.data_world(self.world)
-        take_rank(self.rank, self.world)
-        self._books.sit(group, self._place)
-
-    def _stand(self) -> None:
-        """The state is there, steps are taken from now on."""
-        assert self._order is not None
-        self._statistics = Statistics(self._models.all(), self.settings.layout.tp)
-        self._saves.prepare(self._kept, self._group)
-        self._paced_at_s = time.monotonic()
-        self._books.open(self._order, self.done, self._total)
-
-    @property
-    def _is_broken(self) -> bool:
-        group = self._seat.group
-        if group is not None and self._models.broken:
-            group.abort()
-        return group is not None and group.aborted
-
-    # --- begin, save
+    # --- begin
 
     def _check_early(self, what: str) -> None:
         if self._order is not None:
@@ -381,29 +340,12 @@ class Run:
         if not self._joins:
             self.done = self._saves.restore(self._kept, self._group)
             self._holds.stand(self._group, self.done)
-        self._order = self._saves.go_on(order)
-        self._total = min(self._order.total_steps, max_steps or self._order.total_steps)
+        self._order, self._max_steps = self._saves.go_on(order), max_steps
+        self._plan_on()
         if self._joins:
             self._regroup(broken=False)
         else:
             self._stand()
-
-    def _save(self) -> None:
-        assert self._order is not None
-        scribe = self._books.scribe
-        if scribe:
-            scribe.saving(True)
-        self._saves.begin(self._kept, self.done, self._metrics(), self._order, self._group)
-        if scribe:
-            scribe.resume()
-
-    def _save_last(self) -> None:
-        assert self._order is not None
-        if self._saves.step != self.done:
-            self._saves.save_last(self._kept, self.done, self._metrics(), self._order, self._group)
-
-    def _metrics(self) -> dict[str, Any]:
-        return {"step": self.done, "loss": self.loss, "workers": self.world}
 
 
 class _Broken(Exception):

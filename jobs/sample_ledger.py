@@ -36,6 +36,10 @@ class SampleLedger:
         """Another rank's part of a step that this one has taken: the other may be lost before it could write."""
         self._write({"step": step, "rank": rank, "indices": list(indices)})
 
+    def reorder(self, order: Order) -> None:
+        """The batch has grown or shrunk."""
+        self._write({"order": asdict(order)})
+
     def close(self) -> None:
         self._file.close()
 
@@ -86,7 +90,7 @@ def audit(folder: str | Path) -> Audit:
 
 def add_up(pages: Sequence[Page]) -> Audit:
     lineage, lost, worlds = _lineage(pages)
-    order = pages[0].order
+    order = max((page.order for page in pages), key=lambda order: len(order.stages))
     last = max(lineage, default=0)
     skipped, repeated = _count(order, lineage, last)
     wrong = sum(lineage.get(step, []) != order.indices(step).tolist() for step in range(1, last + 1))
@@ -108,12 +112,12 @@ def read_page(path: Path) -> Page | None:
     if not lines:
         return None
     head = json.loads(lines[0])
-    entries = [json.loads(line) for line in lines[1:]]
+    written = [json.loads(line) for line in lines]
+    order = Order(**[line["order"] for line in written if "order" in line][-1])
+    entries = [line for line in written if "step" in line]
     steps = {entry["step"]: entry["indices"] for entry in entries if "rank" not in entry}
     vouched = {(entry["rank"], entry["step"]): entry["indices"] for entry in entries if "rank" in entry}
-    return Page(
-        head["attempt"], head["rank"], head["world"], head["after_step"], Order(**head["order"]), steps, vouched
-    )
+    return Page(head["attempt"], head["rank"], head["world"], head["after_step"], order, steps, vouched)
 
 
 def _lineage(pages: Iterable[Page]) -> tuple[dict[int, list[int]], list[list[int]], list[int]]:

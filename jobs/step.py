@@ -36,6 +36,14 @@ class Stash:
             if parameter.grad is not None:
                 self._aside[parameter], parameter.grad = parameter.grad, None
 
+    def add(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Gradients of one micro-batch alone: to those before it."""
+        for parameter in parameters:
+            if parameter.grad is not None:
+                before = self._aside.get(parameter)
+                self._aside[parameter] = parameter.grad if before is None else before.add_(parameter.grad)
+                parameter.grad = None
+
     def drop(self) -> None:
         self._aside = {}
 
@@ -76,7 +84,8 @@ def _norms(module: torch.nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
 class Step:
     """What is known of one step on this worker."""
 
-    HEAD = 4  # loss, then the wishes of rank 0
+    HEAD = 7  # loss, wishes of rank 0 (5), squared norms of micro-batches' gradients
+    NORM = 6
 
     def __init__(self, part: Share, statistics: Statistics, copies: int, device: Any) -> None:
         self.part = part
@@ -84,6 +93,7 @@ class Step:
         self.done_backward = False
         self.verdict: bool | None = None  # whether the step counts; None: not known yet
         self.whole = False  # all gradients are here
+        self.small_sqr = self.big_sqr = 0.0  # squared norms of gradients, if they are measured
         self.void = False  # it counts, and changes nothing: its loss is no number
         self.values = torch.zeros(self.HEAD + statistics.size, dtype=torch.float64, device=device)
         self._statistics, self._copies = statistics, copies
@@ -114,7 +124,8 @@ class Step:
 
     def send(self, wishes: Sequence[float] | None, alone: bool) -> None:
         if wishes is not None:
-            self.values[1 : self.HEAD] = torch.tensor(wishes, dtype=torch.float64)
+            self.values[1 : self.NORM] = torch.tensor(wishes, dtype=torch.float64)
+        self.values[self.NORM] = self.small_sqr
         if not alone:
             self._work = dist.all_reduce(self.values, async_op=True)
 

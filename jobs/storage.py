@@ -39,6 +39,9 @@ class Store(Protocol):
     def read(self, path: str, start: int = 0, num_bytes: int | None = None) -> bytearray:
         """FileNotFoundError where there is none; fewer bytes where the file ends before."""
 
+    def read_into(self, path: str, start: int, target: memoryview) -> int:
+        """As `read`, into memory that is there. How many bytes there were."""
+
     def listing(self, path: str = "") -> Mapping[str, int | None]:
         """Names in a folder with their sizes, None for folders; empty where there is no such folder."""
 
@@ -90,10 +93,12 @@ class LocalStore:
 
     def read(self, path: str, start: int = 0, num_bytes: int | None = None) -> bytearray:
         with (self.root / path).open("rb", buffering=0) as file:
+            return _read_up_to(file, os.fstat(file.fileno()).st_size, start, num_bytes)
+
+    def read_into(self, path: str, start: int, target: memoryview) -> int:
+        with (self.root / path).open("rb", buffering=0) as file:
             file.seek(start)
-            left = os.fstat(file.fileno()).st_size - start
-            wanted = left if num_bytes is None else min(left, num_bytes)
-            return _read_up_to(file, wanted)
+            return _fill(file, target)
 
     def listing(self, path: str = "") -> Mapping[str, int | None]:
         found: dict[str, int | None] = {}
@@ -148,9 +153,12 @@ class ObjectStore:
 
     def read(self, path: str, start: int = 0, num_bytes: int | None = None) -> bytearray:
         with self._fs.open_input_file(self._path(path)) as file:
-            left = max(0, file.size() - start)
-            file.seek(file.size() - left)
-            return _read_up_to(file, left if num_bytes is None else min(left, num_bytes))
+            return _read_up_to(file, file.size(), start, num_bytes)
+
+    def read_into(self, path: str, start: int, target: memoryview) -> int:
+        with self._fs.open_input_file(self._path(path)) as file:
+            file.seek(min(start, file.size()))
+            return _fill(file, target)
 
     def listing(self, path: str = "") -> Mapping[str, int | None]:
         import pyarrow.fs
@@ -174,11 +182,18 @@ def _blocks(content: memoryview) -> Iterator[memoryview]:
     return (content[at : at + WRITE_BYTES] for at in range(0, content.nbytes, WRITE_BYTES))
 
 
-def _read_up_to(file: Any, num_bytes: int) -> bytearray:
-    found, at = bytearray(max(0, num_bytes)), 0
-    while at < len(found) and (got := file.readinto(memoryview(found)[at:])):
+def _read_up_to(file: Any, size: int, start: int, num_bytes: int | None) -> bytearray:
+    start = min(start, size)
+    file.seek(start)
+    found = bytearray(size - start if num_bytes is None else min(size - start, num_bytes))
+    return found[: _fill(file, memoryview(found))]
+
+
+def _fill(file: Any, target: memoryview) -> int:
+    at = 0
+    while at < target.nbytes and (got := file.readinto(target[at:])):
         at += got
-    return found if at == len(found) else found[:at]
+    return at
 
 
 def _check_space(folder: Path, num_bytes: int) -> None:

@@ -248,6 +248,20 @@ def test_of_two_lost_ranks_one_had_brought_its_part(checkpoints: Checkpoints) ->
     assert not committer.pending
 
 
+def test_a_rank_is_lost_after_the_group_has_changed(checkpoints: Checkpoints) -> None:
+    """It may be one that has not brought its part, under another number."""
+    committer = Committer(checkpoints)
+    parts = write(checkpoints, 20, world=3)
+    assert committer.add(parts[0]) is None
+    outcomes = [committer.lose(2, [0]), committer.add(parts[1])]
+    assert ["a worker was lost" in outcome.why for outcome in outcomes if outcome] == [True, True]
+    committer = Committer(checkpoints)
+    committer.lose(2, [0])
+    late = committer.add(parts[1])  # the first part that comes
+    assert late is not None
+    assert "a worker was lost" in late.why
+
+
 def test_a_step_that_is_saved_again_does_not_harm_what_is_there(checkpoints: Checkpoints) -> None:
     committer = Committer(checkpoints)
     first = committer.add(*write(checkpoints, 20))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tradewind.jobs.interval import DRAG, FIRST_S, LONGEST_S, Costs, Interval, Rate, choose
@@ -16,6 +16,7 @@ def at(costs: Costs, per_h: float, *, noticed: float = 0.0, notice_s: float = 0.
     return choose(costs, nodes=nodes, sudden=Rate(per_h, 1.0), noticed=Rate(noticed, 1.0), notice_s=notice_s)
 
 
+@settings(deadline=None)
 @given(seconds, seconds, st.floats(0.001, 20), st.integers(1, 64))
 def test_no_other_interval_loses_less(stall_s: float, write_s: float, per_h: float, nodes: int) -> None:
     costs = Costs(stall_s, write_s)

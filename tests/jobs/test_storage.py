@@ -55,6 +55,11 @@ def test_what_is_written_is_read_back_in_any_range(store: Store) -> None:
     assert store.read("one/data", 5, 100) == content[5:105]
     assert store.read("one/data", len(content) - 3, 100) == content[-3:]  # it ends before
     assert store.read("one/data", len(content) + 5, 100) == b""
+    target = bytearray(100)
+    assert store.read_into("one/data", 7, memoryview(target)) == 100
+    assert target == content[7:107]
+    assert store.read_into("one/data", len(content) - 3, memoryview(target)) == 3
+    assert store.read_into("one/data", len(content) + 3, memoryview(target)) == 0
 
 
 def test_a_put_replaces(store: Store) -> None:
