@@ -248,7 +248,7 @@ class Coordinator:
         found = await self._meeting.watch(epoch, Change(seen), timeout_s)
         return found.value if found else None
 
-    async def lifeline(self) -> tuple[str, int]:
+    async def lifeline(self) -> tuple[str, int, str]:
         """Where members hold a connection, to be missed when they are lost."""
         import ray
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -28,6 +29,7 @@ class Meeting:
         self._formed, self._lost = formed, lost
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
+        self._word = secrets.token_hex(16)  # strangers cannot have a member taken for lost
         self._over = False
         self.lost: frozenset[str] = frozenset()  # for ever; who was released is not
         self._doubts: dict[str, int] = {}  # members of this epoch that are in doubt about a step
@@ -104,15 +106,18 @@ class Meeting:
             await self._next_change(end - time.monotonic())
         return membership.change(self.now) if self.now.epoch == epoch else None
 
-    async def listen(self, host: str) -> tuple[str, int]:
-        """Open the door for lifelines; where it is."""
+    async def listen(self, host: str) -> tuple[str, int, str]:
+        """Open the door for lifelines; where it is, and the word that opens it."""
         if self._server is None:
             self._server = await asyncio.start_server(self._hold, host, 0)
         found = self._server.sockets[0].getsockname()
-        return found[0], found[1]
+        return found[0], found[1], self._word
 
     async def _hold(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        member = (await reader.readline()).decode().strip()
+        word, _, member = (await reader.readline()).decode(errors="replace").strip().partition(" ")
+        if not secrets.compare_digest(word, self._word):
+            writer.close()
+            return
         with contextlib.suppress(OSError):  # reset: the same as closed
             while await reader.read(1):
                 continue

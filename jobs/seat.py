@@ -34,9 +34,9 @@ class Seat:
         self._device, self._layout = device, layout
         self.group: regroup.Group | None = None
         self.wanted = False  # a meeting at the next boundary
-        address = ray.get(coordinator.lifeline.remote())
-        self._lifeline = socket.create_connection(address, timeout=10)
-        self._lifeline.sendall(member.encode() + b"\n")
+        where, port, word = ray.get(coordinator.lifeline.remote())
+        self._lifeline = socket.create_connection((where, port), timeout=10)
+        self._lifeline.sendall(f"{word} {member}\n".encode())
 
     def meet(self, holds: Holdings, broken: bool) -> regroup.Group:
         """Leave the present group, and stand in the next one. Raises what torch raises when that breaks, too."""

@@ -46,10 +46,13 @@ def test_all_get_the_same_roster() -> None:
 
 def test_a_lifeline_that_breaks_calls_the_others_at_once() -> None:
     async def body(hall: Hall) -> Any:
-        host, port = await hall.meeting.listen("127.0.0.1")
+        host, port, word = await hall.meeting.listen("127.0.0.1")
+        _, stranger = await asyncio.open_connection(host, port)
+        stranger.write(b"wrong a\n")
+        stranger.close()  # means nothing
         await hall.stands("abc")
         _, writer = await asyncio.open_connection(host, port)
-        writer.write(b"c\n")
+        writer.write(f"{word} c\n".encode())
         await writer.drain()
         watching = asyncio.create_task(hall.meeting.watch(1, Change.NONE, 15.0))
         await asyncio.sleep(0)
