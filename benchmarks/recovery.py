@@ -3,8 +3,8 @@
     python benchmarks/recovery.py [--rounds 3] [--peer-rounds 3] [--json]
 
 Real Ray nodes on this machine: a head and three nodes with one worker each, the same model and batch for both. Workers
-write down when they have completed a step. A round of ours: a node is killed (each round another one, that of rank 0
-among them), a node joins, a node gets notice and is killed once its worker has gone, a node joins. Bars:
+write down when they have completed a step. A round of ours: a node is killed (that of rank 2, 1, 0 in turn), a node
+joins, a node gets notice and is killed once its worker has gone, a node joins. Bars:
 
 - killed: from the news of the loss (the coordinator's event) and from the kill to the next step of all that stayed.
   The peer, stock Ray Train with every knob tuned, is timed from the kill to its next step of any kind.
@@ -29,6 +29,7 @@ from training import agent, peer, step_log
 from training.cell import BenchmarkFailed, Cell, Driver, open_cell
 from training.step_log import Change, Restart
 
+from tradewind.autoscaler.providers.raylets import LocalNode
 from tradewind.events import PhaseChanged
 from tradewind.model import JOB_ID_ENV, Phase
 
@@ -69,6 +70,12 @@ class Training:
         self.driver.wait_for(holds, f"{SETTLED_STEPS} steps of {workers} workers", TIMEOUT_S)
         return found
 
+    def node_of(self, number: int) -> LocalNode:
+        """Each time that of another rank: the last, then the others, that of rank 0 among them."""
+        rank = (WORKERS - 1 - number) % WORKERS
+        address = next(stamp.node for stamp in reversed(self.steps.read()) if stamp.rank == rank)
+        return next(node for node in self.cell.nodes if node.address_ip == address)
+
 
 def measure_ours(cell: Cell, folder: Path, rounds: int) -> Ours:
     found = Ours()
@@ -86,7 +93,7 @@ def measure_ours(cell: Cell, folder: Path, rounds: int) -> Ours:
 
 def _kill(training: Training, found: Ours, number: int) -> None:
     cell = training.cell
-    killed_s = cell.kill(cell.nodes[-1 - number % WORKERS])
+    killed_s = cell.kill(training.node_of(number))
     change = step_log.change(training.wait_standing(WORKERS - 1, killed_s), killed_s, WORKERS - 1)
     found.killed.append(change)
     found.after_kill_s.append(change.resumed_s - killed_s)
@@ -106,7 +113,7 @@ def _news_s(folder: Path, killed_s: float) -> float:
 
 def _notice(training: Training, found: Ours, number: int) -> None:
     cell = training.cell
-    node, told_s = cell.nodes[-1 - number % WORKERS], time.time()
+    node, told_s = training.node_of(number), time.time()
     cell.drain(node, NOTICE_S)
     found.noticed.append(step_log.change(training.wait_standing(WORKERS - 1, told_s), told_s, WORKERS - 1))
     cell.kill(node)
@@ -125,7 +132,7 @@ def measure_peer(cell: Cell, folder: Path, rounds: int) -> list[Restart]:
         training.wait_standing(WORKERS)
         for number in range(rounds):
             _say(f"{PEER}, round {number + 1}")
-            killed_s = cell.kill(cell.nodes[-1 - number % WORKERS])
+            killed_s = cell.kill(training.node_of(number))
             # Whoever was alive may still write a step: the new group is one of new processes.
             found.append(step_log.restart(training.wait_standing(WORKERS - 1, killed_s), killed_s))
             cell.add()

@@ -16,6 +16,8 @@ from tradewind.jobs.committer import Committer, Outcome
 
 logger = logging.getLogger(__name__)
 
+PATIENCE_S = 900.0  # for the last part, once the first is there
+
 Key = tuple[int, int]  # attempt, step
 
 
@@ -29,6 +31,8 @@ class Commits:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="commits")
         self._waiting: dict[Key, asyncio.Future[dict[str, Any]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        # What killed writers have left behind: nobody writes yet.
+        self._thread.submit(self._checkpoints.prune, max(1, keep), idle=True).add_done_callback(_complain)
 
     async def add(self, part: Part, order: Mapping[str, Any] | None) -> dict[str, Any]:
         """A rank's part. Returns when it is known what became of the whole."""
@@ -39,7 +43,12 @@ class Commits:
             self._end(Outcome(older[1], older[0], None, "it was given up: a later one was begun"))
         if outcome is not None:
             self._end(outcome)
-        return await asyncio.shield(whole)
+        try:
+            return await asyncio.wait_for(asyncio.shield(whole), PATIENCE_S)
+        except TimeoutError:  # a worker that has left without bringing its part
+            given_up = await self._in_thread(self._committer.give_up)
+            self._end(given_up or Outcome(part.step, part.attempt, None, "parts of it never came"))
+            return await whole
 
     def lose(self, attempt: int, ranks: Sequence[int]) -> None:
         """What lost ranks have not brought will not come."""
@@ -79,4 +88,4 @@ class Commits:
 
 def _complain(found: Any) -> None:
     if found.exception() is not None:
-        logger.warning("the number of the worker group could not be written down: %s", found.exception())
+        logger.warning("the storage of checkpoints gives trouble: %s", found.exception())

@@ -86,6 +86,26 @@ class Handover:
 
 
 @dataclass(frozen=True, slots=True)
+class Hazard:
+    """How often this job has lost workers, and with how much notice: how often to save follows from it."""
+
+    at_s: float
+    worker_h: float = 0.0
+    sudden: int = 0
+    noticed: int = 0
+    notice_s: float = 0.0  # the last one
+
+    def pass_by(self, now_s: float, workers: int) -> Hazard:
+        return replace(self, at_s=now_s, worker_h=self.worker_h + workers * (now_s - self.at_s) / 3600)
+
+    def loss(self, count: int) -> Hazard:
+        return replace(self, sudden=self.sudden + count)
+
+    def notice(self, count: int, notice_s: float) -> Hazard:
+        return replace(self, noticed=self.noticed + count, notice_s=notice_s)
+
+
+@dataclass(frozen=True, slots=True)
 class Stall:
     """For how long no step was taken. Steps differ: what has been normal so far is no sign of trouble."""
 
@@ -122,6 +142,8 @@ class Coordinator:
         self._meeting = Meeting(self._formed, self._lost)
         self._commits: Commits | None = None
         self._stall = Stall(time.monotonic())
+        self._hazard = Hazard(time.monotonic())
+        self._noticed: set[str] = set()
 
     # --- the platform's agent
 
@@ -156,6 +178,7 @@ class Coordinator:
 
     def _lost(self, ranks: list[int]) -> None:
         count = len(ranks)
+        self._hazard = self._hazard.loss(count)
         if self._commits:
             self._commits.lose(self._meeting.now.epoch, ranks)
         self._turn(Phase.RESTARTING, f"{count} worker{'s' * (count != 1)} lost", self._progress.workers - count)
@@ -180,7 +203,9 @@ class Coordinator:
     async def saved(self, part: Any, order: dict[str, Any] | None) -> dict[str, Any]:
         """A rank's part is durable, or failed. Waits until it is known what became of the whole."""
         assert self._commits is not None
-        return await self._commits.add(part, order)
+        outcome = await self._commits.add(part, order)
+        self._hazard = self._hazard.pass_by(time.monotonic(), self._progress.workers)
+        return outcome | {"hazard": asdict(self._hazard)}
 
     async def interval(self, words: str) -> None:
         self._progress.saves = words
@@ -193,8 +218,12 @@ class Coordinator:
     async def lose(self, members: list[str]) -> None:
         self._meeting.lose(members)
 
-    async def let_go(self, members: list[str]) -> None:
-        """They leave at the next step boundary, if they can be spared."""
+    async def let_go(self, members: list[str], notice_s: float | None = None) -> None:
+        """They leave at the next step boundary, if they can be spared; because their node will be taken away in
+        `notice_s` seconds, or because they are too many."""
+        if notice_s is not None:
+            self._hazard = self._hazard.notice(len(set(members) - self._noticed), notice_s)
+            self._noticed |= set(members)
         self._meeting.release(members)
 
     async def finished(self) -> None:

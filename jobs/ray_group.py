@@ -27,6 +27,7 @@ from ray.train.v2._internal.execution.worker_group.execution_group import Replic
 from ray.train.v2._internal.execution.worker_group.placement_group_handle import PlacementGroupHandle
 from ray.train.v2._internal.execution.worker_group.worker import Worker
 from ray.train.v2._internal.util import bundle_to_remote_args
+from ray.train.v2.api.preemption import PreemptionInfo
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -102,6 +103,7 @@ class InPlaceGroup(QuickWorkerGroup):
         self._room_of: dict[str, Any] = {}  # by member
         self._dead_since_s: dict[str, float] = {}
         self._lost_nodes: set[str] = set()
+        self._warned: dict[str, float] = {}
         self._may_go_on: Callable[[], bool] = bool
 
     # --- start
@@ -154,6 +156,21 @@ class InPlaceGroup(QuickWorkerGroup):
         """Nodes that were found lost since the last call."""
         found, self._lost_nodes = self._lost_nodes, set()
         return found
+
+    def warn(self, deadlines_s: Mapping[str, float]) -> None:
+        """Nodes that will be taken away, and when (0: not said): for `ray.train.get_preemption_info` in user code."""
+        if deadlines_s == self._warned:
+            return
+        self._warned = dict(deadlines_s)
+        ranks: dict[str, list[int]] = {}
+        for rank, worker in enumerate(self.get_workers()):
+            if worker.metadata.node_id in deadlines_s:
+                ranks.setdefault(worker.metadata.node_id, []).append(rank)
+        if ranks:
+            first_s = min((found for found in deadlines_s.values() if found), default=None)
+            info = PreemptionInfo(int(first_s * 1000) if first_s else None, ranks)
+            for worker in self.get_workers():
+                worker.actor.mark_preempt.remote(info)
 
     @property
     def joining(self) -> bool:

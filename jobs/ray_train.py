@@ -143,6 +143,9 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         nodes = look_at_nodes()
         self._link.avoid.update(dict.fromkeys(self._link.group.take_lost_nodes(), now + AVOID_S))
         rooms = self._rooms(nodes, now)
+        self._link.group.warn(
+            {node.node_id: node.drain_deadline_s for node in nodes if node.drain_deadline_s is not None}
+        )
         self._order_spares(rooms, progress["steps_per_s"] is not None)
         decision = sizing.decide(group, self._link.order.limits, target, sum(rooms.values()), nodes)
         match decision:
@@ -174,7 +177,8 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
             out += staying[missing:]
         ready = not workers.joining or (change.leaves_at_s or 0) - time.time() <= sizing.HANDOVER_MARGIN_S
         if out and ready:
-            self._link.coordinator.let_go.remote([member_of(worker) for worker in out])
+            notice_s = max(0.0, change.leaves_at_s - time.time()) if change.leaves_at_s is not None else None
+            self._link.coordinator.let_go.remote([member_of(worker) for worker in out], notice_s)
 
     def _wanted_for_s(self, size: int, now: float) -> float:
         """For how long the same size has been within reach."""

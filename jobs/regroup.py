@@ -124,7 +124,7 @@ class Replica(torch.nn.Module):  # type: ignore[misc]
         self._group, self._wrapped = [group], []
         if group.world == 1 or not any(parameter.requires_grad for parameter in self.module.parameters()):
             return
-        wrapped = torch.nn.parallel.DistributedDataParallel(self.module, init_sync=False, broadcast_buffers=False)
+        wrapped = torch.nn.parallel.DistributedDataParallel(self.module, init_sync=False, forward_sync_buffers=False)
         self._wrapped = [wrapped]
 
     def forward(self, *inputs: Any, **named: Any) -> Any:

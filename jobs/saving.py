@@ -145,9 +145,13 @@ class Saves:
         self._costs = self._costs.then(stall_s, write_s) if self._costs else interval.Costs(stall_s, write_s)
         settings, before = self._settings, self._every.every_s
         nodes = 1 if settings.layout.is_ddp else settings.max_workers  # of replicated state, all copies must be lost
-        rate = interval.Rate.prior(LOSSES_PER_NODE_H)
+        seen = outcome["hazard"]
         self._every = interval.choose(
-            self._costs, nodes=nodes, sudden=rate, noticed=interval.Rate(0.0, 1.0), notice_s=0.0
+            self._costs,
+            nodes=nodes,
+            sudden=interval.Rate.prior(LOSSES_PER_NODE_H).seen(seen["sudden"], seen["worker_h"]),
+            noticed=interval.Rate(0.0, 1.0).seen(seen["noticed"], seen["worker_h"]),
+            notice_s=seen["notice_s"],
         )
         automatic = settings.checkpoint_every is None and settings.checkpoint_every_s is None
         if automatic and not math.isclose(before, self._every.every_s, rel_tol=0.25):

@@ -53,7 +53,7 @@ def train(run: Any, folder: Path, steps: int) -> None:
     how = {"epochs": epochs(steps), "seed": SEED, "max_steps": steps, "micro_batches": MICRO_BATCHES}
     for batch in run.batches(dataset, global_batch=BATCH, **how):
         if run.done > done:
-            log.completed(run.done, run.world, run.attempt)
+            log.completed(run.done, run.rank, run.world, run.attempt)
         done = run.done
         loss = torch.nn.functional.mse_loss(model(batch.x), batch.y)
         run.backward(loss)

@@ -46,7 +46,7 @@ def train(config: dict[str, Any]) -> None:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        log.completed(step, world)
+        log.completed(step, rank, world)
         if step % CHECKPOINT_EVERY == 0:
             _save(bare, optimizer, step, rank)
 

@@ -28,7 +28,7 @@ def train(run: Any, folder: Path, max_steps: int) -> None:
     done = run.done
     for batch in run.batches(dataset, global_batch=workload.GLOBAL_BATCH, epochs=epochs, max_steps=max_steps):
         if run.done > done:
-            log.completed(run.done, run.world, run.attempt)
+            log.completed(run.done, run.rank, run.world, run.attempt)
         done = run.done
         loss = torch.nn.functional.cross_entropy(model(batch.x), batch.y)
         run.backward(loss)

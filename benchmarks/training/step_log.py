@@ -21,6 +21,7 @@ class Stamp:
 
     step: int
     at_s: float  # epoch
+    rank: int
     workers: int
     attempt: int  # number of the group; 0 where there is none
     node: str  # its address
@@ -33,8 +34,8 @@ class StepLog:
         self._node, self._process = node, f"{node}-{os.getpid()}"
         self._file = (folder / f"steps-{self._process}.jsonl").open("a", encoding="utf-8")
 
-    def completed(self, step: int, workers: int, attempt: int = 0) -> None:
-        stamp = Stamp(step, time.time(), workers, attempt, self._node, self._process)
+    def completed(self, step: int, rank: int, workers: int, attempt: int = 0) -> None:
+        stamp = Stamp(step, time.time(), rank, workers, attempt, self._node, self._process)
         self._file.write(json.dumps(asdict(stamp)) + "\n")
         self._file.flush()
 

@@ -42,9 +42,23 @@ def train(run: Any, folder: Path) -> None:
         run.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
+        use_ray_train(run, folder)
         time.sleep(float((folder / "pace").read_text()))
     if run.is_first:
         write_norm(model.module, folder / "norm.json")
+
+
+def use_ray_train(run: Any, folder: Path) -> None:
+    """What Ray Train offers to user code works, through every change of the group."""
+    import ray.train
+
+    context = ray.train.get_context()
+    assert (context.get_world_rank(), context.get_world_size()) == (run.rank, run.world)
+    notice = ray.train.get_preemption_info()
+    if notice and run.is_first:
+        (folder / "notice.json").write_text(json.dumps([notice.deadline_ms, notice.preempted_ranks]))
+    if run.done % 20 == 0:
+        ray.train.report({"done": run.done})
 
 
 def write_norm(model: Any, path: Path) -> None:

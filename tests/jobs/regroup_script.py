@@ -18,8 +18,10 @@ import torch
 import torch.distributed as dist
 
 from tradewind.jobs import regroup
+from tradewind.jobs.layout import Layout
 from tradewind.jobs.losses import is_communication
 from tradewind.jobs.membership import Roster
+from tradewind.jobs.transfer import Holdings
 
 SAMPLES = 60
 
@@ -56,8 +58,11 @@ class Member:
         self.x, self.y, model, self.optimizer = make()
         self.model = regroup.Replica(model)
         self.kept = {"model": model, "optimizer": self.optimizer}
+        self.holds = Holdings(Layout(), 0)
 
     def meet(self, step: int) -> None:
+        self.holds.step = step
+        self.holds.remember(self.kept, step)
         store = regroup.open_store("127.0.0.1")
         write(self.folder / f"arrive-{self.name}-{self.epoch}", {"step": step, "port": store.port})
         found = wait_for(self.folder / f"roster-{self.name}-{self.epoch}")
@@ -66,7 +71,7 @@ class Member:
         self.group.build(store)
         self.epoch, self.done = roster.epoch, roster.step
         self.model.attach(self.group)
-        regroup.hand_over(self.group, self.kept, {})
+        self.holds.take_over(self.group, self.kept, None, lambda: 0)
         threading.Thread(target=self.watch, args=(self.group,), daemon=True).start()
 
     def watch(self, group: Any) -> None:

@@ -107,6 +107,8 @@ def test_nothing_is_lost_over_a_kill_a_notice_and_a_growth(cell: Any, tmp_path: 
     finally:
         for node in nodes:
             cell.remove_node(node)
+    deadline_ms, ranks = json.loads((tmp_path / "notice.json").read_text())
+    assert (deadline_ms is not None, len(ranks)) == (True, 1)  # ray.train.get_preemption_info
     check_samples(tmp_path)
     check_losses(tmp_path)
     check_events(tmp_path)
