@@ -20,8 +20,10 @@ from torch.distributed.tensor import DTensor
 from tradewind.errors import JobError
 
 FULL_NAMES = "full_names"  # in an optimizer's groups: its parameters in the full model, also those of other stages
+HELD_NAMES = "held_names"  # those on this worker, in the order of the group's parameters
 
 Kept = Mapping[str, Any]
+Carry = Callable[[str, torch.Tensor], torch.Tensor]  # name, old part -> new part
 
 
 def flat(kept: Kept) -> dict[str, Any]:
@@ -103,50 +105,29 @@ def name_groups(optimizer: Any, names: Mapping[int, str]) -> None:
         group[FULL_NAMES] = [names[id(parameter)] for parameter in group["params"]]
 
 
-def rebind(
-    optimizer: Any, named: Mapping[str, torch.Tensor], carry: Callable[[str, torch.Tensor], torch.Tensor | None]
-) -> None:
-    """Point an optimizer to new parameters. `carry` turns a part of something like a parameter into the new part (None:
-    lost)."""
+def rebind(optimizer: Any, named: Mapping[str, torch.Tensor], carry: Carry | None) -> None:
+    """Point an optimizer to new parameters. `carry` makes of momenta those of the new part; None: they are lost."""
     old = {
-        name: optimizer.state.get(parameter, {})
+        name: (parameter, optimizer.state.get(parameter, {}))
         for group in optimizer.param_groups
         for name, parameter in zip(held(group), group["params"], strict=True)
     }
     optimizer.state.clear()
     for group in optimizer.param_groups:
-        present = [name for name in group[FULL_NAMES] if name in named]
-        before = dict(zip(held(group), group["params"], strict=True))
-        group["params"][:] = [named[name] for name in present]
-        for name in present:
-            fields = _carried(name, before.get(name), named[name], old.get(name, {}), carry)
-            if fields:
-                optimizer.state[named[name]] = fields
-        group["held_names"] = present
+        group[HELD_NAMES] = [name for name in group[FULL_NAMES] if name in named]
+        group["params"][:] = [named[name] for name in group[HELD_NAMES]]
+        for name in group[HELD_NAMES]:
+            before, fields = old.get(name, (None, {}))
+            if fields and carry:
+                optimizer.state[named[name]] = {
+                    field: like(named[name], carry(name, to_local(value))) if _is_like(before, value) else value
+                    for field, value in fields.items()
+                }
 
 
 def held(group: Mapping[str, Any]) -> list[str]:
     """Names of the parameters that a group has on this worker."""
-    found: list[str] = group.get("held_names", group[FULL_NAMES])
-    return found
-
-
-def _carried(
-    name: str,
-    before: Any,
-    now: torch.Tensor,
-    fields: Mapping[str, Any],
-    carry: Callable[[str, torch.Tensor], torch.Tensor | None],
-) -> dict[str, Any]:
-    """An optimizer's state of one parameter, for its new part. Nothing if the part is lost."""
-    found: dict[str, Any] = {}
-    for field, value in fields.items():
-        found[field] = value
-        if _is_like(before, value):
-            part = carry(name, to_local(value))
-            if part is None:
-                return {}
-            found[field] = like(now, part)
+    found: list[str] = group.get(HELD_NAMES, group[FULL_NAMES])
     return found
 
 
@@ -209,7 +190,7 @@ def _optimizer_state(key: str, optimizer: Any, kept: Kept) -> Iterator[tuple[str
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
     """Learning rate and the like: the same on every worker."""
-    ours = ("params", "held_names", FULL_NAMES)
+    ours = ("params", HELD_NAMES, FULL_NAMES)
     return copy.deepcopy({name: value for name, value in group.items() if name not in ours})
 
 

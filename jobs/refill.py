@@ -16,9 +16,10 @@ import torch
 import torch.distributed as dist
 
 from tradewind.jobs import named_state
+from tradewind.jobs.build_parallel import Part
 from tradewind.jobs.layout import Box, Coordinate, Layout, overlap, within
 from tradewind.jobs.peer_memory import Holding, Snapshot, receive, send
-from tradewind.jobs.sharded import Part, ShardedModel
+from tradewind.jobs.sharded import ShardedModel
 
 CUTS = "//cuts"  # beside the pieces: type and place of each
 

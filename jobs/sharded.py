@@ -10,28 +10,22 @@ reference. Gradients are summed, not averaged, over replicas and shards: who cal
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from fnmatch import fnmatch
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, Shard
-from torch.distributed.tensor.parallel import parallelize_module
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tradewind.errors import JobError
 from tradewind.jobs import layout as boxes
 from tradewind.jobs import named_state, regroup
+from tradewind.jobs.build_parallel import Part, build, plan_of, sharded_parts, skeleton
 from tradewind.jobs.layout import Box, Coordinate, Layout
 from tradewind.jobs.losses import PeerLost, is_communication
 from tradewind.jobs.mesh import Mesh
-from tradewind.jobs.pipeline import LossFn, Pipeline, blocks, split
+from tradewind.jobs.pipeline import LossFn, Pipeline, split
 
 ELEMENTWISE = (
     torch.optim.SGD,
@@ -44,20 +38,8 @@ ELEMENTWISE = (
     torch.optim.Adadelta,
     torch.optim.RMSprop,
 )
-CHUNKS_PER_STAGE = (
-    2  # of a batch in a pipeline: half of the time is spent filling and emptying it with 1, a third with 2
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """How a parameter of the full model is cut."""
-
-    shape: tuple[int, ...]
-    tp_dim: int | None
-
-    def box(self, at: Coordinate, tp: int, fsdp: int) -> Box:
-        return boxes.box(self.shape, self.tp_dim, at, tp, fsdp)
+# Of a batch. Filling and emptying the pipeline takes half of the time with 1, a third with 2.
+CHUNKS_PER_STAGE = 2
 
 
 class ShardedModel(torch.nn.Module):  # type: ignore[misc]
@@ -79,7 +61,7 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
         self.at, self.mesh_shape = Coordinate(), (1, 1, 1, 1)
         self._skeleton = [skeleton(module)]  # in lists: not to be found by Module's own bookkeeping
         self._parallel: list[Any] = [module]
-        self._plan = _plan(module, layout, tp_plan)
+        self._plan = plan_of(module, layout, tp_plan)
         self._chunks = chunks or CHUNKS_PER_STAGE * layout.pp
         self._origin = dict(module.named_parameters())  # kept for their identity, which optimizers were made with
         self._first_buffers = dict(module.named_buffers())  # constants, such as masks, of stages that may come here
@@ -108,27 +90,21 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
     def attach(self, mesh: Mesh) -> bool:
         """Be spread over this mesh from now on. Whether the state was carried over: if not (this worker has another
         part of the model now), parameters are undefined until `named_state.put` or `refill` gives them."""
-        built, parts = self._build(mesh)
+        built, parts = build(self.skeleton, self.layout, self._plan, mesh, self.device)
         named = dict(built.named_parameters())
-        at, shape = _coordinate(self.layout), self.layout.mesh_shape(dist.get_world_size())
+        world = dist.get_world_size()
+        at, shape = self.layout.coordinate(dist.get_rank(), world), self.layout.mesh_shape(world)
         new_boxes = {name: part.box(at, tp=shape[3], fsdp=shape[2]) for name, part in parts.items()}
-        old_boxes, old = self._boxes, self._named
-        carried = all(name in old_boxes and _inside(each, old_boxes[name]) for name, each in new_boxes.items())
-
-        def carry(name: str, value: torch.Tensor) -> torch.Tensor | None:
-            if not carried:
-                return None
-            if old_boxes[name] == new_boxes[name]:
-                return value
-            return value[boxes.within(new_boxes[name], old_boxes[name])].contiguous()
-
+        carry = self._carrier(new_boxes)
         with torch.no_grad():
-            for name, parameter in named.items() if carried else ():
-                part = carry(name, named_state.to_local(old[name].detach()))
-                named_state.to_local(parameter).copy_(part)
+            if carry:
+                for name, parameter in named.items():
+                    old = named_state.to_local(self._named[name].detach())
+                    named_state.to_local(parameter).copy_(carry(name, old))
             self._carry_buffers(built)
-        for parameter in self._origin.values() if not self._mesh else ():
-            parameter.data = parameter.data.new_empty(0)  # the full model has been cut up
+        if not self._mesh:
+            for parameter in self._origin.values():
+                parameter.data = parameter.data.new_empty(0)  # the full model has been cut up
         self._parallel, self._named, self._boxes, self.parts = [built], named, new_boxes, parts
         self._mesh, self.at, self.mesh_shape = [mesh], at, shape
         self._leaves = {name: _leaf(parameter) for name, parameter in named.items()}
@@ -136,7 +112,7 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
             named_state.rebind(optimizer, self._targets(optimizer), carry)
         self._pipeline = self._make_pipeline(mesh, built)
         self.broken = self._complete = False
-        return carried
+        return carry is not None
 
     @property
     def is_pipeline(self) -> bool:
@@ -202,7 +178,7 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
             self._fail(error)
             raise
         if not last:
-            for part in _fsdp(self.parallel):
+            for part in sharded_parts(self.parallel):
                 part.reshard()
         self._finish(last)
         return loss
@@ -306,19 +282,17 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
             found,
         )
 
-    def _build(self, mesh: Mesh) -> tuple[Any, dict[str, Part]]:
-        built = copy.deepcopy(self._skeleton[0])
-        shapes = {name: tuple(parameter.shape) for name, parameter in built.named_parameters()}
-        if self.layout.pp > 1:
-            built = split(built, self.layout.pp)[mesh.take("pp").get_local_rank()]
-        if self._plan:
-            names = [name for name, _ in built.named_modules()]
-            plan = {key: style for key, style in self._plan.items() if any(fnmatch(name, key) for name in names)}
-            parallelize_module(built, mesh.take("tp"), plan)
-        parts = {name: Part(shapes[name], _tp_dim(parameter)) for name, parameter in built.named_parameters()}
-        _shard(built, mesh.take("replica", "fsdp"), reshard=mesh.take("fsdp").size() > 1)
-        built.to_empty(device=self.device)
-        return built, parts
+    def _carrier(self, new: Mapping[str, Box]) -> named_state.Carry | None:
+        """What turns this worker's old part of a tensor into its new one. None if it does not hold all of that."""
+        old = self._boxes
+        if not all(name in old and _inside(box, old[name]) for name, box in new.items()):
+            return None
+
+        def carry(name: str, value: torch.Tensor) -> torch.Tensor:
+            same = old[name] == new[name]
+            return value if same else value[boxes.within(new[name], old[name])].contiguous()
+
+        return carry
 
     def _carry_buffers(self, built: Any) -> None:
         """Buffers are whole on every worker that has their module; a stage that was elsewhere gets its own by `put`."""
@@ -335,58 +309,6 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
             return None
         stages = split(self._skeleton[0], self.layout.pp)
         return Pipeline(built, stages, mesh.group("pp"), self.device, self._chunks)
-
-
-def skeleton(module: torch.nn.Module) -> Any:
-    """A copy without memory: tensors have shapes only."""
-    memo: dict[int, Any] = {}
-    for parameter in module.parameters():
-        empty = torch.empty_like(parameter, device="meta")
-        memo[id(parameter)] = torch.nn.Parameter(empty, requires_grad=parameter.requires_grad)
-    for buffer in module.buffers():
-        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
-    return copy.deepcopy(module, memo)
-
-
-def _plan(module: Any, layout: Layout, given: Mapping[str, Any] | None) -> dict[str, Any]:
-    if layout.tp == 1:
-        return {}
-    if given is None and not hasattr(module, "tp_plan"):
-        hint = "give it a method tp_plan() -> {name of a module: ColwiseParallel() or RowwiseParallel()}"
-        raise JobError(f"{type(module).__name__} does not say how to cut it for tensor parallelism", hint)
-    plan = dict(given if given is not None else module.tp_plan())
-    names = [name for name, _ in module.named_modules()]
-    unknown = [key for key in plan if not any(fnmatch(name, key) for name in names)]
-    if unknown:
-        raise JobError(f"the tp plan names {unknown}, which the model does not have", "use names of named_modules()")
-    return plan
-
-
-def _shard(built: Any, mesh: DeviceMesh, reshard: bool) -> None:
-    """One unit of communication for each block, and one for the rest."""
-    for block in blocks(built).values():
-        if any(True for _ in block.parameters()):
-            fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
-    fully_shard(built, mesh=mesh, reshard_after_forward=reshard)
-    for part in _fsdp(built):
-        # A sum, also on gloo, which knows neither averages nor factors.
-        part.set_gradient_divide_factor(1.0)
-        part.set_force_sum_reduction_for_comms(True)
-
-
-def _fsdp(built: Any) -> Iterator[Any]:
-    yield from (module for module in built.modules() if isinstance(module, FSDPModule))
-
-
-def _coordinate(layout: Layout) -> Coordinate:
-    return layout.coordinate(dist.get_rank(), dist.get_world_size())
-
-
-def _tp_dim(parameter: Any) -> int | None:
-    if not isinstance(parameter, DTensor):
-        return None
-    (placement,) = parameter.placements
-    return placement.dim if isinstance(placement, Shard) else None
 
 
 def _arrived(out: Any) -> Any:
