@@ -13,7 +13,7 @@ import psutil
 import pytest
 from training_run import training
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import pytest
 from test_bad_days import nodes
 from training_run import training
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_replicas_of_shards_come_and_go(cell: Any, tmp_path: Path) -> None:
