@@ -184,7 +184,7 @@ def make_bars(chaos: Chaos, found: Audit, apart: dict[int, float], wanted: int) 
     return [
         bars.Bar("membership changes", changes, {}, wanted, changes / wanted, f">= {wanted}", changes >= wanted),
         _limit("loss of the last step, relative difference", final, TOLERANCE),
-        _limit("samples skipped", found.skipped + (chaos.steps - found.last_step), 0),
+        _limit("samples skipped", found.skipped + chaos_job.BATCH * (chaos.steps - found.last_step), 0),
         _limit("samples repeated or misplaced", found.repeated + found.misplaced_steps, 0),
     ]
 
