@@ -49,7 +49,7 @@ class Books:
             rank, ranks = self._place
             self._pages = SampleLedger(self._settings.ledger, order, group.roster.epoch, rank, ranks, done)
         if self.scribe:
-            if not self._was_first:
+            if not self._was_first and not group.roster.first:
                 self._catch_up(done)
             self.scribe.begin(done, total)
         if self.watcher:

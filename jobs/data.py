@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ class Order:
     seed: int = 0
     micro_batches: int = 1  # of a step
     shuffle: bool = True
+    even: bool = False  # everybody computes the same number of micro-batches: sharded models talk in each of them
     stages: tuple[tuple[int, int], ...] = ()  # (step, factor): from this step on, so many times the batch
 
     def __post_init__(self) -> None:
@@ -95,8 +97,8 @@ class Micro:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one replica does of one step. Without a micro-batch to compute it gets a stand-in of weight 0: everybody
-    must take part in the collectives of the step."""
+    """What one replica does of one step. Where it has too few micro-batches to compute, stand-ins of weight 0 take
+    their place: everybody must take part in the collectives of the step."""
 
     step: int
     epoch: int
@@ -117,10 +119,14 @@ def share(order: Order, step: int, replica: int, replicas: int) -> Share:
     """The part of `replica` among `replicas` in optimizer step `step`."""
     whole, (epoch, _, factor) = order.indices(step), order.place(step)
     size, count = len(whole), order.micro_batches * factor
-    mine = range(count * replica // replicas, count * (replica + 1) // replicas)
+    full = [number for number in range(count) if size * number // count < size * (number + 1) // count]
+    bounds = [len(full) * at // replicas for at in range(replicas + 1)]
+    mine = full[bounds[replica] : bounds[replica + 1]]
     cuts = ((number, whole[size * number // count : size * (number + 1) // count]) for number in mine)
-    micros = tuple(Micro(number, part, part, len(part) / size) for number, part in cuts if len(part))
-    return Share(step, epoch, micros or (Micro(-1, whole[:0], whole[:1], 0.0),), size)
+    micros = [Micro(number, part, part, len(part) / size) for number, part in cuts]
+    least = max(end - start for start, end in pairwise(bounds)) if order.even else 1
+    micros += [Micro(-1, whole[:0], whole[:1], 0.0)] * (least - len(micros))
+    return Share(step, epoch, tuple(micros), size)
 
 
 def shares(order: Order, after_step: int, replica: int, replicas: int) -> Iterator[Share]:

@@ -16,11 +16,11 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 
 from tradewind.errors import JobError
 from tradewind.jobs import randomness
-from tradewind.jobs.data import Batch, Loader, Micro, Order, Share, seed_of, shares
+from tradewind.jobs.data import Batch, Loader, Order, Share, seed_of, shares
 
 
 class Feed(Protocol):
-    def get(self, order: Order, part: Share, micro: Micro, place: tuple[int, int], seed: int) -> Any:
+    def get(self, order: Order, part: Share, turn: int, place: tuple[int, int], seed: int) -> Any:
         """The samples of a micro-batch, collated. Random numbers are those of the micro-batch after this."""
 
 
@@ -30,7 +30,8 @@ class Reading:
     def __init__(self, dataset: Any, load: Loader) -> None:
         self._dataset, self._load = dataset, load
 
-    def get(self, order: Order, part: Share, micro: Micro, place: tuple[int, int], seed: int) -> Any:  # noqa: ARG002
+    def get(self, order: Order, part: Share, turn: int, place: tuple[int, int], seed: int) -> Any:  # noqa: ARG002
+        micro = part.micros[turn]
         randomness.seed_all(seed_of(seed, part.step, micro.number))
         return self._load(self._dataset, micro.load)
 
@@ -44,8 +45,8 @@ class Loading:
         self._place: tuple[Order, tuple[int, int]] | None = None
         self._next: tuple[int, int] | None = None  # step and turn that the workers load next
 
-    def get(self, order: Order, part: Share, micro: Micro, place: tuple[int, int], seed: int) -> Any:
-        turn = part.micros.index(micro)
+    def get(self, order: Order, part: Share, turn: int, place: tuple[int, int], seed: int) -> Any:
+        micro = part.micros[turn]
         if self._place != (order, place) or self._next != (part.step, turn):
             self._start(order, part.step, turn, place, seed)
         data = next(self._batches)

@@ -74,6 +74,11 @@ class Layout:
         return self == Layout()
 
     @property
+    def talks_in_forward(self) -> bool:
+        """Whether workers with different data gather each other's shards in every forward pass."""
+        return self.whole or self.fsdp > 1
+
+    @property
     def replica_size(self) -> int:
         return self.pp * self.fsdp * self.tp
 

@@ -98,7 +98,7 @@ class Run(Member):
         by `lr_rule`: "adascale", or "sqrt" for Adam and its kind.
         """
         micros = micro_batches or min(self.settings.max_data_ranks, global_batch)
-        order = Order(len(dataset), global_batch, epochs, seed, micros)
+        order = Order(len(dataset), global_batch, epochs, seed, micros, even=self.settings.layout.talks_in_forward)
         if max_batch is not None:
             self._adaptive = Adaptive(order, max_batch, lr_rule, self.settings.layout.is_ddp)
             self.keep(KEPT_AS, self._adaptive.noise)
@@ -203,7 +203,8 @@ class Run(Member):
         batch = int(data.loader.batch_size)
         micros = min(self.settings.max_data_ranks, batch)
         shuffle = is_shuffled(data.loader)
-        return Order(len(data.loader.dataset), batch, MANY_EPOCHS, self.settings.seed, micros, shuffle)
+        even = self.settings.layout.talks_in_forward
+        return Order(len(data.loader.dataset), batch, MANY_EPOCHS, self.settings.seed, micros, shuffle, even)
 
     def _pass_over(self, data: Epochs) -> Iterator[Batch]:
         """One epoch, or what is left of it."""
@@ -221,7 +222,7 @@ class Run(Member):
         while True:
             micro = now.micro
             self._models.begin_batch(now.is_last and self._adaptive is None)
-            data = feed.get(self._order, part, micro, self._place, self.settings.seed)
+            data = feed.get(self._order, part, now.turn, self._place, self.settings.seed)
             yield Batch(to_device(data, self.device), micro, part.step, part.epoch, now.is_last)
             if now.is_last or self._is_broken:
                 break

@@ -46,7 +46,10 @@ def test_workers_are_resized_killed_and_stopped_on_a_live_node(cell: Any, tmp_pa
 
 
 def test_two_nodes_at_once_then_too_few_then_all(cell: Any, tmp_path: Path) -> None:
-    with nodes(cell, 3) as left, training(tmp_path, cell.env, 0.2, workers=[2, 3], steps=600, checkpoint_every=5) as run:
+    with (
+        nodes(cell, 3) as left,
+        training(tmp_path, cell.env, 0.2, workers=[2, 3], steps=600, checkpoint_every=5) as run,
+    ):
         run.wait_for_group(3, more_steps=8)
         cell.remove_node(left.pop())
         cell.remove_node(left.pop())

@@ -18,6 +18,7 @@ orders = st.builds(
     epochs=st.integers(1, 3),
     seed=st.integers(0, 2**32),
     micro_batches=st.integers(1, 7),
+    even=st.booleans(),
     stages=st.sampled_from([(), ((3, 2),), ((2, 3), (5, 1)), ((2, 2), (3, 4), (9, 2))]),
 )
 worlds = st.lists(st.integers(1, 9), min_size=1, max_size=8)
@@ -47,6 +48,16 @@ def test_micro_batches_are_the_same_for_any_size(order: Order, one: int, other: 
         for replicas in (one, other)
     ]
     assert found[0] == found[1]
+
+
+@given(orders, st.integers(1, 9), st.data())
+def test_everybody_computes_as_many_micro_batches_where_that_matters(
+    order: Order, replicas: int, data: st.DataObject
+) -> None:
+    step = data.draw(st.integers(1, order.total_steps))
+    counts = {len(share(order, step, replica, replicas).micros) for replica in range(replicas)}
+    assert min(counts) >= 1
+    assert max(counts) - min(counts) <= (0 if order.even else 1)
 
 
 def test_a_larger_batch_begins_where_the_smaller_one_stopped() -> None:

@@ -29,7 +29,7 @@ def walk(feed: Any, first: int, place: tuple[int, int]) -> list[Any]:
     found = []
     for step in range(first, ORDER.total_steps + 1):
         part = share(ORDER, step, *place)
-        found += [[each.tolist() for each in feed.get(ORDER, part, micro, place, 7)] for micro in part.micros]
+        found += [[each.tolist() for each in feed.get(ORDER, part, turn, place, 7)] for turn in range(len(part.micros))]
     return found
 
 
@@ -43,8 +43,8 @@ def test_a_loader_gives_what_the_run_would_read(workers: int) -> None:
 
 def test_a_step_that_is_taken_again_gives_the_same() -> None:
     loading, part = Loading(DataLoader(Noisy(), batch_size=6)), share(ORDER, 2, 0, 2)
-    first = [loading.get(ORDER, part, micro, (0, 2), 7)[1].tolist() for micro in part.micros]
-    again = [loading.get(ORDER, part, micro, (0, 2), 7)[1].tolist() for micro in part.micros]
+    first = [loading.get(ORDER, part, turn, (0, 2), 7)[1].tolist() for turn in range(len(part.micros))]
+    again = [loading.get(ORDER, part, turn, (0, 2), 7)[1].tolist() for turn in range(len(part.micros))]
     assert first == again
 
 
