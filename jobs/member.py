@@ -162,8 +162,7 @@ class Member:
 
     def _save_last(self) -> None:
         assert self._order is not None
-        if self._saves.step != self.done:
-            self._saves.save_last(self._kept, self.done, self._metrics(), self._order, self._group)
+        self._saves.save_last(self._kept, self.done, self._metrics(), self._order, self._group)
 
     def _metrics(self) -> dict[str, Any]:
         return {"step": self.done, "loss": self.loss, "workers": self.world}

@@ -132,7 +132,9 @@ class Saver:
         return self.poll()
 
     def close(self) -> None:
-        """Let the last save come to its end."""
+        """Let the last save come to its end. It starts tasks of its own: the pool must be open until then."""
+        if self._running is not None:
+            self._running.exception()
         self._pool.shutdown(wait=True)
 
     # --- training stands still

@@ -110,6 +110,10 @@ class Saves:
         self, kept: Mapping[str, Any], step: int, metrics: Mapping[str, Any], order: Order, group: Group
     ) -> None:
         """Save, and wait until it is committed. Everybody hears the same outcome."""
+        if self.step == step:  # begun already
+            part = self._saver.wait()
+            if part is None or not part.error:
+                return
         for left in reversed(range(LAST_TRIES)):
             self.begin(kept, step, metrics, order, group)
             part = self._saver.wait()

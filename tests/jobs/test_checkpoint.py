@@ -432,3 +432,12 @@ def test_a_later_attempt_at_the_same_step_is_newer(checkpoints: Checkpoints) -> 
 def test_attempts_are_counted_over_drivers(checkpoints: Checkpoints) -> None:
     assert [checkpoints.next_attempt() for _ in range(3)] == [1, 2, 3]
     assert checkpoints.next_attempt(above=9) == 10
+
+
+def test_a_save_that_was_just_begun_is_told_before_the_end(checkpoints: Checkpoints) -> None:
+    told: list[Part] = []
+    for step in range(1, 21):
+        saver = Saver(checkpoints.store, told.append)
+        saver.begin(state_at(step), step=step, attempt=1, layout=Layout())
+        saver.close()
+    assert [(part.step, part.error) for part in told] == [(step, "") for step in range(1, 21)]
