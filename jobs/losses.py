@@ -15,6 +15,7 @@ MAX_WITHOUT_PROGRESS = 3
 
 # What gloo, NCCL and torch's stores say when a peer is gone. Exceptions of torch.distributed are known by their type.
 COMMUNICATION_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "PeerLost"})
+BARRIER_RESET = "SynchronizationBarrierResetError"  # Ray Train's, also inside of the name of a RayTaskError
 COMMUNICATION_WORDS = (
     "connection closed by peer",
     "connection reset by peer",
@@ -91,7 +92,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _says_peer_gone(error: BaseException) -> bool:
-    if type(error).__name__ in COMMUNICATION_TYPES or isinstance(error, ConnectionError):
+    name = type(error).__name__
+    if name in COMMUNICATION_TYPES or BARRIER_RESET in name or isinstance(error, ConnectionError):
         return True
     text = str(error).lower() if isinstance(error, RuntimeError) else ""
     return any(word in text for word in COMMUNICATION_WORDS)

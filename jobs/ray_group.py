@@ -16,11 +16,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 from ray.train import Checkpoint
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError
 from ray.train.v2._internal.execution.checkpoint.report_handler import ReportCallbackHandler
+from ray.train.v2._internal.execution.checkpoint.sync_actor import SynchronizationBarrierResetError
 from ray.train.v2._internal.execution.context import get_train_context
+from ray.train.v2._internal.execution.train_fn_utils import DistributedTrainFnUtils, set_train_fn_utils
 from ray.train.v2._internal.execution.training_report import _TrainingReport
 from ray.train.v2._internal.execution.worker_group import WorkerGroup, WorkerGroupPollStatus
 from ray.train.v2._internal.execution.worker_group.execution_group import ReplicaGroup
@@ -324,6 +326,24 @@ class InPlaceGroup(QuickWorkerGroup):
 def is_dead(error: Any) -> bool:
     inner = error.health_check_failure if isinstance(error, WorkerHealthCheckFailedError) else error
     return isinstance(inner, RayActorError | WorkerHealthCheckTimeoutError)
+
+
+class _FnUtils(DistributedTrainFnUtils):  # type: ignore[misc]
+    """What stands behind `ray.train`'s functions in a worker."""
+
+    def get_preemption_info(self) -> Any:
+        """As Ray Train's, which raises when a worker is lost while the others wait for it."""
+        try:
+            return super().get_preemption_info()
+        except RayTaskError as error:
+            if not isinstance(error.cause, SynchronizationBarrierResetError):
+                raise
+            return get_train_context().preemption_context.preemption_info
+
+
+def mend_ray_train() -> None:
+    """In a worker, before user code runs."""
+    set_train_fn_utils(_FnUtils())
 
 
 def take_rank(rank: int, world: int) -> None:

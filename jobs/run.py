@@ -358,11 +358,14 @@ def work(train: Callable[[Run], Any], settings: RunSettings, coordinator: Any) -
     import ray
     import ray.train
 
+    from tradewind.jobs.ray_group import mend_ray_train
+
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = ray.train.torch.get_device()
     else:
         torch.set_num_threads(settings.threads)
+    mend_ray_train()
     randomness.seed_all(settings.seed)
     member, host = ray.get_runtime_context().get_actor_id(), ray.util.get_node_ip_address()
     joins = bool(ray.get(coordinator.members.remote())["members"])
