@@ -16,11 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
-from ray.train import Checkpoint
+from ray.exceptions import RayActorError
+from ray.train import Checkpoint, CheckpointUploadMode
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError
 from ray.train.v2._internal.execution.checkpoint.report_handler import ReportCallbackHandler
-from ray.train.v2._internal.execution.checkpoint.sync_actor import SynchronizationBarrierResetError
 from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.train_fn_utils import DistributedTrainFnUtils, set_train_fn_utils
 from ray.train.v2._internal.execution.training_report import _TrainingReport
@@ -329,16 +328,42 @@ def is_dead(error: Any) -> bool:
 
 
 class _FnUtils(DistributedTrainFnUtils):  # type: ignore[misc]
-    """What stands behind `ray.train`'s functions in a worker."""
+    """What stands behind `ray.train`'s functions in a worker. Stock Ray Train has all workers wait for each other in
+    them. When one is lost, some would wait there for it, and others in the next meeting for them."""
 
     def get_preemption_info(self) -> Any:
-        """As Ray Train's, which raises when a worker is lost while the others wait for it."""
-        try:
-            return super().get_preemption_info()
-        except RayTaskError as error:
-            if not isinstance(error.cause, SynchronizationBarrierResetError):
-                raise
-            return get_train_context().preemption_context.preemption_info
+        return get_train_context().preemption_context.preemption_info
+
+    def report(
+        self,
+        metrics: dict[str, Any],
+        checkpoint: Any = None,
+        checkpoint_dir_name: str | None = None,
+        checkpoint_upload_mode: Any = CheckpointUploadMode.SYNC,
+        delete_local_checkpoint_after_upload: bool | None = None,
+        checkpoint_upload_fn: Any = None,
+        validation: Any = False,
+    ) -> None:
+        """What rank 0 reports counts."""
+        context = get_train_context()
+        if context.get_world_rank() != 0:
+            if checkpoint is not None:
+                logger.warning("only rank 0's checkpoint is kept; models are saved by run.prepare and run.keep")
+            return
+        if checkpoint_upload_mode == CheckpointUploadMode.NO_UPLOAD:
+            report = _TrainingReport(checkpoint=checkpoint, metrics=dict(metrics), validation=validation)
+        else:
+            name = checkpoint_dir_name or context.storage_context.make_default_checkpoint_dir_name()
+            keep = delete_local_checkpoint_after_upload or False
+            report = context._upload_checkpoint(name, dict(metrics), checkpoint, keep, checkpoint_upload_fn, validation)
+        _put(context, report)
+
+
+def _put(context: Any, report: Any) -> None:
+    with context.report_order_condition:
+        context.report_call_index += 1
+        index = context.report_call_index
+    context._wait_then_report(report, index)
 
 
 def mend_ray_train() -> None:
@@ -357,13 +382,10 @@ def tell_ray_train(metrics: Mapping[str, Any], path: str) -> None:
     """In the worker of rank 0, from any thread: a checkpoint was committed. As `ray.train.report`, which would wait for
     all workers at the same step, and nothing is left to agree on."""
     context = get_train_context()
-    with context.report_order_condition:
-        context.report_call_index += 1
-        index = context.report_call_index
     filesystem = context.storage_context.storage_filesystem
     inside = f"{context.storage_context.experiment_fs_path}/{path.rstrip('/').rsplit('/', 1)[-1]}"
     report = _TrainingReport(checkpoint=Checkpoint(inside, filesystem), metrics=dict(metrics), validation=False)
-    context._wait_then_report(report, index)
+    _put(context, report)
 
 
 def _failed(joiner: Joiner) -> bool:
