@@ -329,7 +329,8 @@ class Coordinator:
         if attempt == now.attempt:
             self._stall = self._stall.step(time.monotonic())
             now.step, now.loss = last_step, loss
-            now.steps_per_s = (last_step - first_step + 1) / max(at_s - began_s, 1e-6)
+            if at_s - began_s >= 0.1:  # less says nothing: a report is also made when a group ends
+                now.steps_per_s = (last_step - first_step + 1) / (at_s - began_s)
         self._outbox.put(
             StepCommitted(
                 at_s=at_s,
