@@ -29,6 +29,7 @@ DEFAULTS: dict[str, Any] = {
     "hang_timeout_s": 120.0,
     "on_nan": "fail",
     "nan_at": 0,
+    "max_batch": None,
 }
 
 
@@ -61,6 +62,8 @@ def train(run: Any, folder: Path, options: dict[str, Any]) -> None:
         epochs=epochs,
         seed=SEED,
         max_steps=options["steps"],
+        max_batch=options["max_batch"],
+        lr_rule="sqrt",
     ):
         spoil = float("nan") if batch.step == options["nan_at"] else 1.0
         run.learn(model, batch.x, batch.y, lambda out, y: loss_fn(out, y) * spoil)  # noqa: B023
