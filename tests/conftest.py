@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tradewind.autoscaler.providers.base import CloudNode, CloudState, LaunchSpec
 from tradewind.autoscaler.providers.local import LocalCloud
@@ -33,6 +34,9 @@ OFFERS = (
     Offer(Market("azure", "eastus", "eastus-1", "Standard_NC4as_T4_v3", Capacity.SPOT), 1, 2, "T4", 1, 1, 190_000),
     Offer(Market("aws", "us-east-1", "us-east-1a", "g5.xlarge", Capacity.ON_DEMAND), 1, 2, "A10G", 1, 1, 1_006_000),
 )
+
+settings.register_profile("tradewind", deadline=None)  # machines are shared: a slow example is no failure
+settings.load_profile("tradewind")
 
 
 def wait_until(holds: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
