@@ -146,6 +146,9 @@ def _place(storage: str | Path, name: str) -> str:
 
 
 def _check_choices(limits: Limits, layout: Layout, precision: str | None, on_nan: str) -> None:
+    if not 1 <= limits.min_workers <= limits.max_workers:
+        asked = f"{limits.min_workers} to {limits.max_workers}"
+        raise JobError(f"{asked} workers make no sense", "give workers=4, or the least and the most: workers=(2, 4)")
     if limits.max_workers % layout.replica_size:
         size = layout.replica_size
         hint = f"let the most workers be a multiple of {size}"

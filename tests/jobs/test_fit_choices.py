@@ -1,0 +1,29 @@
+"""What a user may get wrong in a call of `fit`, before anything is started."""
+
+from __future__ import annotations
+
+import pytest
+
+from tradewind.errors import JobError
+from tradewind.jobs.layout import Layout
+from tradewind.jobs.sizing import Limits
+from tradewind.jobs.trainer import _check_choices
+
+
+@pytest.mark.parametrize(
+    ("limits", "layout", "precision", "on_nan", "words"),
+    [
+        (Limits(4, 2), Layout(), None, "fail", "make no sense"),
+        (Limits(0, 2), Layout(), None, "fail", "make no sense"),
+        (Limits(2, 3), Layout(tp=2), None, "fail", "at most 3"),
+        (Limits(1, 2), Layout(), "fp8", "fail", "fp8"),
+        (Limits(1, 2), Layout(), None, "ignore", "ignore"),
+    ],
+)
+def test_mistakes_are_named(limits: Limits, layout: Layout, precision: str | None, on_nan: str, words: str) -> None:
+    with pytest.raises(JobError, match=words):
+        _check_choices(limits, layout, precision, on_nan)
+
+
+def test_what_is_right_passes() -> None:
+    _check_choices(Limits(2, 4), Layout(fsdp=2), "bf16", "skip")
