@@ -1,8 +1,8 @@
 """What does it cost to be ready for a loss that does not come? Steps/s of `tw.fit` against plain DDP.
 
-    python benchmarks/steady.py [--blocks 24] [--json]
+    python benchmarks/steady.py [--blocks 60] [--json]
 
-Two workers on two Ray nodes of this machine. In the same processes, blocks of about half a second of our loop and of a
+Two workers on two Ray nodes of this machine. In the same processes, blocks of about a third of a second of our loop and of a
 plain loop (`DistributedDataParallel`, gloo, over a process group of its own) alternate: same model, data, batch and
 threads, and whatever else the machine does meets both. Each block of ours is compared with the mean of the plain ones
 before and after it; the median of these ratios counts. Two models: the smaller one shows the cost of each step more.
@@ -91,7 +91,7 @@ def print_parts(name: str, found: dict[str, Any]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--blocks", type=int, default=24, help="of each kind")
+    parser.add_argument("--blocks", type=int, default=60, help="of each kind")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     if given.blocks < FIRST + 3:

@@ -54,7 +54,7 @@ class Adaptive:
         count = order.micro_batches * order.place(now.part.step)[2]
         size = now.part.global_size
         if size >= count:  # the last batch of an epoch may be too short
-            self.noise.see(float(now.values[now.NORM]) / count, now.big_sqr, size / count, size)
+            self.noise.see(now.head[now.NORM] / count, now.big_sqr, size / count, size)
 
     def wish(self, order: Order, step: int) -> tuple[float, float]:
         """Of rank 0: the factor of the batch from the next step on, and the gain of the rate for this one."""

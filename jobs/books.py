@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from tradewind.jobs.data import Order, share
+from tradewind.jobs.data import Order, Share, share
 from tradewind.jobs.rank_zero import HandoverWatcher, Scribe, Told
 from tradewind.jobs.regroup import Group
 from tradewind.jobs.sample_ledger import SampleLedger
 from tradewind.jobs.settings import RunSettings
 
-REMEMBERED = 512  # steps; rank 0 tells of its steps at least twice a second
+REMEMBERED = 1024  # steps; rank 0 tells of its steps every second
 
 
 class Books:
@@ -61,13 +61,12 @@ class Books:
         if self._pages:
             self._pages.reorder(order)
 
-    def record(self, indices: Any, told: Told) -> None:
+    def record(self, part: Share, loss: float | None) -> None:
         """A step was taken."""
+        told = Told(part.step, part.global_size, loss)
         self._history.append(told)
         if self._pages:
-            self._pages.record(told.step, indices)
-
-    def tell(self, told: Told) -> None:
+            self._pages.record(part.step, part.indices)
         if self.scribe:
             self.scribe.step(told)
 

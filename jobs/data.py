@@ -10,7 +10,7 @@ The gradient of a step is the mean over its samples: a micro-batch of n of b sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -62,7 +62,10 @@ class Order:
     def indices(self, step: int) -> Indices:
         """The samples of optimizer step `step`, over all workers. The last batch of an epoch may be short: no sample is
         left out."""
-        epoch, first, factor = self.place(step)
+        return self.samples(*self.place(step))
+
+    def samples(self, epoch: int, first: int, factor: int) -> Indices:
+        """A batch by its place."""
         found = permutation(self.num_samples, self.seed, epoch) if self.shuffle else np.arange(self.num_samples)
         return found[first : first + self.global_batch * factor]
 
@@ -117,22 +120,51 @@ def permutation(num_samples: int, seed: int, epoch: int) -> Indices:
 
 def share(order: Order, step: int, replica: int, replicas: int) -> Share:
     """The part of `replica` among `replicas` in optimizer step `step`."""
-    whole, (epoch, _, factor) = order.indices(step), order.place(step)
-    size, count = len(whole), order.micro_batches * factor
-    full = [number for number in range(count) if size * number // count < size * (number + 1) // count]
-    bounds = [len(full) * at // replicas for at in range(replicas + 1)]
-    mine = full[bounds[replica] : bounds[replica + 1]]
-    cuts = ((number, whole[size * number // count : size * (number + 1) // count]) for number in mine)
-    micros = [Micro(number, part, part, len(part) / size) for number, part in cuts]
-    least = max(end - start for start, end in pairwise(bounds)) if order.even else 1
-    micros += [Micro(-1, whole[:0], whole[:1], 0.0)] * (least - len(micros))
+    place = epoch, _, factor = order.place(step)
+    whole = order.samples(*place)
+    size = len(whole)
+    cuts, least = _cuts(size, order.micro_batches * factor, replica, replicas)
+    micros = []
+    for number, first, end in cuts:
+        part = whole[first:end]
+        micros.append(Micro(number, part, part, (end - first) / size))
+    micros += [Micro(-1, whole[:0], whole[:1], 0.0)] * ((least if order.even else 1) - len(micros))
     return Share(step, epoch, tuple(micros), size)
+
+
+@lru_cache(maxsize=64)
+def _cuts(size: int, count: int, replica: int, replicas: int) -> tuple[tuple[tuple[int, int, int], ...], int]:
+    """Of `count` micro-batches over `size` samples, those of a replica: (number, first, end); and the most that any
+    replica has. Micro-batches without a sample are left out."""
+    cuts = [(number, size * number // count, size * (number + 1) // count) for number in range(count)]
+    full = [cut for cut in cuts if cut[1] < cut[2]]
+    bounds = [len(full) * at // replicas for at in range(replicas + 1)]
+    return tuple(full[bounds[replica] : bounds[replica + 1]]), max(end - start for start, end in pairwise(bounds))
 
 
 def shares(order: Order, after_step: int, replica: int, replicas: int) -> Iterator[Share]:
     """Every share of a replica after `after_step`, to the end of the last epoch."""
     for step in range(after_step + 1, order.total_steps + 1):
         yield share(order, step, replica, replicas)
+
+
+class Ahead:
+    """Shares of the next steps, worked out some at a time: one by one, between two steps, each costs four times as much
+    (whatever the last step has used is in the caches, and this is not)."""
+
+    STEPS = 16
+
+    def __init__(self) -> None:
+        self._of: tuple[Order, tuple[int, int]] | None = None
+        self._found: dict[int, Share] = {}
+
+    def get(self, order: Order, step: int, place: tuple[int, int]) -> Share:
+        """The share of (replica, replicas) = `place`."""
+        known = self._of is not None and self._of[0] is order and self._of[1] == place
+        if not known or step not in self._found:
+            last = min(step + self.STEPS, order.total_steps + 1)
+            self._of, self._found = (order, place), {at: share(order, at, *place) for at in range(step, last)}
+        return self._found[step]
 
 
 def seed_of(seed: int, step: int, number: int) -> int:
@@ -165,31 +197,6 @@ class Batch:
     @property
     def indices(self) -> Indices:
         return self.micro.indices
-
-
-Loader = Callable[[Any, Indices], Any]
-
-
-def load(dataset: Any, indices: Indices) -> Any:
-    """The samples at `indices`, collated: in one piece where the dataset can, one by one where it cannot."""
-    from torch.utils.data import TensorDataset, default_collate
-
-    if isinstance(dataset, TensorDataset):
-        return dataset[indices.tolist()]
-    if hasattr(dataset, "__getitems__"):
-        return default_collate(dataset.__getitems__(indices.tolist()))
-    return default_collate([dataset[int(index)] for index in indices])
-
-
-def to_device(data: Any, device: Any) -> Any:
-    """Tensors inside tuples, lists and dicts, moved to a device."""
-    if hasattr(data, "to"):
-        return data.to(device, non_blocking=True)
-    if isinstance(data, dict):
-        return {key: to_device(value, device) for key, value in data.items()}
-    if isinstance(data, tuple | list):
-        return type(data)(to_device(value, device) for value in data)
-    return data
 
 
 def _ceil(count: int, size: int) -> int:

@@ -12,11 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+import torch
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
 
 from tradewind.errors import JobError
 from tradewind.jobs import randomness
-from tradewind.jobs.data import Batch, Loader, Order, Share, seed_of, shares
+from tradewind.jobs.data import Batch, Indices, Order, Share, seed_of, shares
+
+Loader = Callable[[Any, Indices], Any]
 
 
 class Feed(Protocol):
@@ -135,3 +145,26 @@ def _check(loader: Any) -> None:
 
 def is_shuffled(loader: Any) -> bool:
     return isinstance(loader.sampler, RandomSampler)
+
+
+def load(dataset: Any, indices: Indices) -> Any:
+    """The samples at `indices`, collated: in one piece where the dataset can, one by one where it cannot."""
+    if type(dataset) is TensorDataset:
+        at = torch.from_numpy(indices)
+        return tuple([tensor[at] for tensor in dataset.tensors])
+    if hasattr(dataset, "__getitems__"):
+        return default_collate(dataset.__getitems__(indices.tolist()))
+    return default_collate([dataset[int(index)] for index in indices])
+
+
+def to_device(data: Any, device: Any) -> Any:
+    """Tensors inside tuples, lists and dicts, moved to a device."""
+    if device.type == "cpu":
+        return data
+    if hasattr(data, "to"):
+        return data.to(device, non_blocking=True)
+    if isinstance(data, dict):
+        return {key: to_device(value, device) for key, value in data.items()}
+    if isinstance(data, tuple | list):
+        return type(data)(to_device(value, device) for value in data)
+    return data

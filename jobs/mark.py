@@ -11,49 +11,54 @@ from typing import Any
 import torch
 
 
+class Marker:
+    """Where to look: found once for everything that is kept, for marks are taken at every step."""
+
+    def __init__(self, kept: Mapping[str, Any]) -> None:
+        items = kept.values()
+        models = [item for item in items if isinstance(item, torch.nn.Module)]
+        # Where buffers stand, not the buffers: a module may put another tensor into the same place.
+        self.places = [(each._buffers, name) for model in models for each in model.modules() for name in each._buffers]
+        self.optimizers = [item for item in items if isinstance(item, torch.optim.Optimizer)]
+        self.small = [item for item in items if not isinstance(item, torch.nn.Module | torch.optim.Optimizer)]
+
+    def take(self) -> Mark:
+        return Mark(
+            self,
+            [None if (found := home[name]) is None else found.detach().clone() for home, name in self.places],
+            [_settings(group) for optimizer in self.optimizers for group in optimizer.param_groups],
+            [copy.deepcopy(item.state_dict()) for item in self.small],
+        )
+
+
 @dataclass(slots=True)
 class Mark:
     """All but parameters and momenta (which change only when a step succeeds) and random numbers (which are drawn from
     the seed of the micro-batch)."""
 
-    buffers: dict[str, list[torch.Tensor]]
-    small: dict[str, Any]  # schedulers and the like
-    rates: dict[str, list[dict[str, Any]]]  # learning rates and other settings, which schedulers write into optimizers
+    of: Marker
+    buffers: list[torch.Tensor | None]
+    rates: list[dict[str, Any]]  # learning rates and other settings, which schedulers write into optimizers
+    small: list[Any]  # states of schedulers and the like
 
-    @classmethod
-    def take(cls, kept: Mapping[str, Any]) -> Mark:
-        buffers = {
-            name: [buffer.detach().clone() for buffer in item.buffers()]
-            for name, item in kept.items()
-            if isinstance(item, torch.nn.Module)
-        }
-        small = {
-            name: copy.deepcopy(item.state_dict())
-            for name, item in kept.items()
-            if not isinstance(item, torch.nn.Module | torch.optim.Optimizer)
-        }
-        rates = {
-            name: [{key: _copy(value) for key, value in group.items() if key != "params"} for group in groups]
-            for name, groups in _param_groups(kept).items()
-        }
-        return cls(buffers, small, rates)
-
-    def put_back(self, kept: Mapping[str, Any]) -> None:
+    def put_back(self) -> None:
         with torch.no_grad():
-            for name, saved in self.buffers.items():
-                for buffer, before in zip(kept[name].buffers(), saved, strict=True):
-                    buffer.copy_(before)
-        for name, state in self.small.items():
-            kept[name].load_state_dict(copy.deepcopy(state))
-        for name, groups in _param_groups(kept).items():
-            for group, settings in zip(groups, self.rates[name], strict=True):
-                group.update({key: _copy(value) for key, value in settings.items()})
+            for (home, name), before in zip(self.of.places, self.buffers, strict=True):
+                now = home[name]
+                if now is not None and before is not None:
+                    now.copy_(before)
+        for item, state in zip(self.of.small, self.small, strict=True):
+            item.load_state_dict(copy.deepcopy(state))
+        groups = (group for optimizer in self.of.optimizers for group in optimizer.param_groups)
+        for group, settings in zip(groups, self.rates, strict=True):
+            group.update(_settings(settings))
 
 
-def _copy(value: Any) -> Any:
-    """Settings of optimizers are numbers and tuples, seldom tensors."""
-    return value.clone() if isinstance(value, torch.Tensor) else copy.copy(value)
-
-
-def _param_groups(kept: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    return {name: item.param_groups for name, item in kept.items() if isinstance(item, torch.optim.Optimizer)}
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    """All but the parameters. Settings of optimizers are numbers and tuples, seldom tensors."""
+    found = dict(group)
+    found.pop("params", None)
+    for key, value in found.items():
+        if isinstance(value, torch.Tensor):
+            found[key] = value.clone()
+    return found

@@ -6,24 +6,23 @@ told, state is saved, and the worker stands in the next group with the state tha
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from tradewind.errors import JobError
 from tradewind.jobs import regroup
 from tradewind.jobs.adaptive import Adaptive
 from tradewind.jobs.books import Books
-from tradewind.jobs.data import Order
+from tradewind.jobs.data import Ahead, Order
 from tradewind.jobs.feed import Epochs
 from tradewind.jobs.losses import is_communication
-from tradewind.jobs.mark import Mark
+from tradewind.jobs.mark import Mark, Marker
 from tradewind.jobs.membership import NOTHING_YET
 from tradewind.jobs.models import Models
-from tradewind.jobs.rank_zero import Ask, Told
+from tradewind.jobs.rank_zero import NOTHING, Ask
 from tradewind.jobs.saving import Saves
 from tradewind.jobs.seat import Seat
 from tradewind.jobs.settings import RunSettings
@@ -31,6 +30,22 @@ from tradewind.jobs.step import Stash, Statistics, Step
 from tradewind.jobs.transfer import Holdings
 
 MANY_EPOCHS = 1_000_000  # where nobody says how many
+
+
+class _Losses:
+    """A lost worker breaks the group, and raises nothing in the user's code: the step is taken again."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        lost = isinstance(error, RuntimeError) and is_communication(error)
+        if lost:
+            self._seat.fail()
+        return lost
 
 
 class Member:
@@ -47,6 +62,7 @@ class Member:
         self._models = Models(settings, device)
         self._kept = self._models.kept
         self._order: Order | None = None
+        self._shares = Ahead()
         self._total: int | None = None
         self._max_steps: int | None = None
         self._adaptive: Adaptive | None = None
@@ -54,32 +70,24 @@ class Member:
         self._feed: Any = None
         self._now: Step | None = None
         self._pending: deque[Step] = deque()  # taken, and their sums not read yet
+        self._marker = Marker({})
         self._mark: Mark | None = None
         self._stash, self._statistics = Stash(), Statistics([])
         self._pace_s, self._paced_at_s = 0.1, time.monotonic()  # of a step, lately
+        self._losses = _Losses(seat)
         self._ended = False
         if not joins:
             self._sit(seat.meet(self._holds, broken=False))
 
     # --- the group
 
-    @contextlib.contextmanager
-    def _losses(self) -> Iterator[None]:
-        """A lost worker breaks the group, and raises nothing in the user's code: the step is taken again."""
-        try:
-            yield
-        except RuntimeError as error:
-            if not is_communication(error):
-                raise
-            self._seat.fail()
-
     def _regroup(self, broken: bool) -> None:
         """Stand in the next group, with the state that its members agree on. What an interrupted step has touched is
         put back first."""
         if self._mark:
-            self._mark.put_back(self._kept)
+            self._mark.put_back()
             self._mark = None
-        self._settle_all(Ask())
+        self._settle_all()
         self._now = None
         holds, before = self._holds, self.done
         holds.remember(self._kept, before)
@@ -117,6 +125,8 @@ class Member:
         """The state is there, steps are taken from now on."""
         assert self._order is not None
         self._statistics = Statistics(self._models.all(), self.settings.layout.tp)
+        self._marker = Marker(self._kept)
+        self._models.wrap(self._group, Step.HEAD + self._statistics.size)
         self._saves.prepare(self._kept, self._group)
         self._paced_at_s = time.monotonic()
         self._books.open(self._order, self.done, self._total)
@@ -130,19 +140,26 @@ class Member:
 
     # --- what was done
 
-    def _settle_all(self, ask: Ask, leave: int = 0) -> Ask:
+    def _settle_all(self, ask: Ask = NOTHING, leave: int = 0) -> Ask:
         """Read the sums of the steps that were taken; tell what was done, and return what rank 0 wants."""
         while len(self._pending) > leave:
             now = self._pending.popleft()
-            values = now.values[: now.NORM].tolist()
+            values = now.head
+            if round(values[now.WORKERS]) != self.world:
+                self._not_summed(values[now.WORKERS])
             if self._adaptive and self._order and not now.void:
                 self._adaptive.see(now, self._order)
             self.loss = values[0] if math.isfinite(values[0]) else None
-            told = Told(now.part.step, now.part.global_size, self.loss)
-            self._books.record(now.part.indices, told)
-            self._books.tell(told)
-            ask = ask.merge(Ask.decode(values[1:]))
+            self._books.record(now.part, self.loss)
+            if any(values[1 : now.NORM]):
+                ask = ask.merge(Ask.decode(values[1 : now.NORM]))
         return ask
+
+    def _not_summed(self, workers: float) -> None:
+        """DDP sums nothing where a part of the model takes no part in the loss, or where the model is called past its
+        wrapper: workers would drift apart without a word."""
+        hint = "call the model that prepare returned; freeze parameters that the loss does not use"
+        raise JobError(f"gradients of {workers:.0f} of {self.world} workers were summed", hint)
 
     def _plan_on(self) -> None:
         """The order of the data is known, or has changed."""

@@ -20,6 +20,7 @@ class Models:
         self.kept: dict[str, Any] = {}
         self.sharded: ShardedModel | None = None  # the model of a layout other than ddp
         self._replicas: list[Replica] = []
+        self.bare: list[torch.nn.Module] = []  # those that nothing is wrapped around
         self.on_move: list[Callable[..., None]] = []  # called when an optimizer has moved
 
     def prepare(self, objects: Sequence[Any], group: Group | None, guard: Callable[..., None]) -> list[Any]:
@@ -51,15 +52,26 @@ class Models:
             call(*arguments)
 
     def attach(self, group: Group) -> None:
-        """Compute with this group from now on."""
-        for replica in self._replicas:
-            replica.attach(group)
+        """Compute with this group from now on; replicas follow with `wrap`."""
         if self.sharded:
             self.sharded.attach(group.mesh)
 
+    def wrap(self, group: Group, freight: int) -> None:
+        """Gradients are averaged over this group, and with them so many other numbers."""
+        for replica in self._replicas:
+            replica.attach(group, freight)
+        wrapped = {replica.module for replica in self._replicas} | {self.sharded}
+        self.bare = [item for item in self.all() if item not in wrapped]
+
     def begin_batch(self, is_last: bool) -> None:
         for replica in self._replicas:
-            replica.sums = is_last  # a sharded model is told with its backward pass
+            link = replica.link
+            link.sums, link.laden = is_last, False  # a sharded model is told with its backward pass
+
+    @property
+    def carrier(self) -> Replica | None:
+        """The model whose gradients can carry the sums of the step."""
+        return next((replica for replica in self._replicas if replica.link.laden), None)
 
     @property
     def broken(self) -> bool:
@@ -67,11 +79,6 @@ class Models:
 
     def all(self) -> list[torch.nn.Module]:
         return [item for item in self.kept.values() if isinstance(item, torch.nn.Module)]
-
-    def bare(self) -> list[torch.nn.Module]:
-        """Models that nothing is wrapped around."""
-        wrapped = {replica.module for replica in self._replicas} | {self.sharded}
-        return [item for item in self.all() if item not in wrapped]
 
     def parameters(self) -> Iterator[torch.Tensor]:
         return (parameter for model in self.all() for parameter in model.parameters())
@@ -89,8 +96,6 @@ class Models:
             self.keep(name, module, group, guard)
             replica = Replica(module, self._precision)
             self._replicas.append(replica)
-            if group is not None:
-                replica.attach(group)
             return replica
         if self.sharded:
             raise JobError(f"{self._layout} works for one model", "prepare one model, or use parallel='ddp'")

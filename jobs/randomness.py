@@ -4,6 +4,7 @@ out: dropout and augmentation draw the same numbers whoever computes it, and the
 from __future__ import annotations
 
 import random
+from functools import cache
 
 import numpy as np
 import torch
@@ -14,5 +15,11 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_available():
+    if _has_gpu():
         torch.cuda.manual_seed(seed)
+
+
+@cache
+def _has_gpu() -> bool:
+    """Torch asks the driver each time."""
+    return bool(torch.cuda.is_available())

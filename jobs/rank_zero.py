@@ -12,7 +12,7 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-REPORT_INTERVAL_S = 0.5
+REPORT_INTERVAL_S = 1.0  # a report takes 3 ms
 WATCH_TIMEOUT_S = 30.0
 
 
@@ -41,6 +41,9 @@ class Ask:
     @classmethod
     def decode(cls, values: list[float]) -> Ask:
         return cls(values[0] > 0, values[1] > 0, values[2] > 0, values[3], values[4])
+
+
+NOTHING = Ask()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ class HandoverWatcher:
 
     def __init__(self, coordinator: Any, attempt: int) -> None:
         self._coordinator, self._attempt = coordinator, attempt
-        self._found: Ask | None = None
+        self._found = NOTHING
         self._lock = threading.Lock()
         self._ended = False
 
@@ -122,10 +125,12 @@ class HandoverWatcher:
     def start(self) -> None:
         threading.Thread(target=self._watch, name="handover-watcher", daemon=True).start()
 
-    def take(self) -> Ask | None:
+    def take(self) -> Ask:
         """The request, once."""
+        if self._found is NOTHING:
+            return NOTHING
         with self._lock:
-            found, self._found = self._found, None
+            found, self._found = self._found, NOTHING
             return found
 
     def _watch(self) -> None:

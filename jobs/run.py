@@ -7,7 +7,7 @@ handover when a node leaves or joins.
 When the group changes (`seat.py`), the step that was interrupted is given out once more, and what it has touched is put
 back: the user's loop sees nothing but some batches twice.
 
-All ranks must stop at the same step: rank 0's wish rides on the small all-reduce of each step (`step.py`). On a GPU it
+All ranks must stop at the same step: rank 0's wish rides on the sums of each step (`step.py`). On a GPU it
 is read one step later, so that nothing waits for the device.
 """
 
@@ -26,12 +26,11 @@ from torch.utils.data import DataLoader
 from tradewind.errors import JobError
 from tradewind.jobs import randomness, regroup
 from tradewind.jobs.adaptive import KEPT_AS, Adaptive
-from tradewind.jobs.data import Batch, Loader, Order, load, share, to_device
-from tradewind.jobs.feed import Epochs, Feed, Loading, Reading, is_shuffled
+from tradewind.jobs.data import Batch, Order
+from tradewind.jobs.feed import Epochs, Feed, Loader, Loading, Reading, is_shuffled, load, to_device
 from tradewind.jobs.losses import PeerLost, is_communication
-from tradewind.jobs.mark import Mark
 from tradewind.jobs.member import MANY_EPOCHS, Member
-from tradewind.jobs.rank_zero import Ask
+from tradewind.jobs.rank_zero import NOTHING, Ask
 from tradewind.jobs.seat import Dismissed, Seat
 from tradewind.jobs.settings import RunSettings
 from tradewind.jobs.sharded import ShardedModel
@@ -109,7 +108,7 @@ class Run(Member):
             yield from self._take_step(feed)
         self.finish()
 
-    def backward(self, loss: torch.Tensor, **options: Any) -> None:
+    def backward(self, loss: torch.Tensor, *, retain_graph: bool = False) -> None:
         """Instead of `loss.backward()`: the gradient of the mean over all samples of the step, summed over all workers.
         `loss` is the mean over this batch."""
         now = self._batch()
@@ -118,23 +117,32 @@ class Run(Member):
             self._backward_apart(loss, now, self._adaptive)
             return
         self._stash.lay_open()
-        with self._losses():
+        with self._losses:
             if sharded := self._models.sharded:
                 sharded.backward(loss * now.micro.weight, now.is_last)  # sums over shards and replicas
                 self._close_step(now)
             else:
-                if now.is_last:
-                    self._send(now)  # goes round while the backward pass computes
-                (loss * (now.micro.weight * self.world)).backward(**options)  # averages over workers
-            if now.is_last and self.world > 1 and not self._is_broken:
-                average((each for model in self._models.bare() for each in model.parameters()), self.world)
+                self._backward(loss, now, retain_graph)
+            if now.is_last and self.world > 1 and not self._is_broken and (bare := self._models.bare):
+                average((each for model in bare for each in model.parameters()), self.world)
         if not now.is_last:
             self._stash.put_aside(self._models.parameters())
+
+    def _backward(self, loss: torch.Tensor, now: Step, retain_graph: bool) -> None:
+        """Averages over workers. The sums of the step ride with the gradients, where there are some that go round."""
+        weight, carrier = now.micro.weight * self.world, self._models.carrier
+        if now.is_last and carrier is not None:
+            numbers = now.numbers(self._wishes(), times=self.world)
+            now.unload(carrier.backward(loss, weight, numbers, retain_graph))
+            return
+        if now.is_last:
+            self._send(now)  # goes round while the backward pass computes
+        (loss * weight).backward(retain_graph=retain_graph)
 
     def _backward_apart(self, loss: torch.Tensor, now: Step, adaptive: Adaptive) -> None:
         parameters = list(self._models.parameters())
         adaptive.backward(loss, now, self._stash, parameters, self.world)
-        with self._losses():
+        with self._losses:
             if now.is_last:
                 self._send(now)
                 adaptive.close(now, self._stash, parameters, self.world)
@@ -154,17 +162,17 @@ class Run(Member):
             self.backward(loss)
             return loss.detach()
         now, loss = self._batch(), torch.zeros((), device=self.device)
-        with self._losses():
+        with self._losses:
             loss = model.learn(x, y, loss_fn, now.micro.weight, now.is_last)
         now.add(loss)
-        with self._losses():
+        with self._losses:
             self._close_step(now)
         return loss
 
     def clip(self, model: Any, max_norm: float) -> torch.Tensor:
         """As `torch.nn.utils.clip_grad_norm_`, in every layout: over all shards, slices and stages."""
         norms = [torch.zeros(())]
-        with self._losses():
+        with self._losses:
             norms.append(self._models.clip(model, max_norm))
         return norms[-1]
 
@@ -175,8 +183,8 @@ class Run(Member):
         if now is not None and now.is_last and now.done_backward:  # the loop was left after a step
             self._cross()
         while self._order is not None and not self._ended:
-            with contextlib.suppress(_Broken), self._losses():
-                self._settle_all(Ask())
+            with contextlib.suppress(_Broken), self._losses:
+                self._settle_all()
                 self._save_last()
                 if self._is_broken:
                     raise _Broken
@@ -216,8 +224,8 @@ class Run(Member):
 
     def _take_step(self, feed: Feed) -> Iterator[Batch]:
         assert self._order is not None
-        part = share(self._order, self.done + 1, *self._place)
-        self._mark = Mark.take(self._kept)
+        part = self._shares.get(self._order, self.done + 1, self._place)
+        self._mark = self._marker.take()
         self._now = now = Step(part, self._statistics, self.world // self._place[1], self.device)
         while True:
             micro = now.micro
@@ -227,7 +235,7 @@ class Run(Member):
             if now.is_last or self._is_broken:
                 break
             now.next_turn()
-            self._mark.put_back(self._kept)
+            self._mark.put_back()
         self._cross()
 
     def _batch(self) -> Step:
@@ -236,8 +244,12 @@ class Run(Member):
         return self._now
 
     def _send(self, now: Step) -> None:
-        watches = self._books.watcher is not None
-        now.send(self._wanted().encode() if watches else None, alone=self.world == 1)
+        now.load(now.numbers(self._wishes()), alone=self.world == 1)
+
+    def _wishes(self) -> list[float] | None:
+        """Of rank 0; None of others, and where it has none."""
+        ask = self._wanted() if self._books.watcher is not None else NOTHING
+        return None if ask is NOTHING else ask.encode()
 
     def _guard(self, optimizer: Any, *_: Any) -> None:
         """Before an optimizer moves: gradients of an interrupted step are void, the step is taken again."""
@@ -247,16 +259,16 @@ class Run(Member):
         if not self._counts(now):
             regroup.void_gradients(optimizer)
         elif self._adaptive:
-            self._adaptive.speed_up(optimizer, Ask.decode(now.values[1 : now.NORM].tolist()).gain)
+            self._adaptive.speed_up(optimizer, Ask.decode(now.head[1 : now.NORM]).gain)
 
     def _counts(self, now: Step) -> bool:
         """Whether a step is whole on this worker. Decided once, before any optimizer moves."""
         if now.verdict is None:
-            with self._losses():
+            with self._losses:
                 if not self._is_broken:
                     now.wait()
             now.verdict = not self._is_broken or self._is_taken(now)
-            if now.verdict and self._can_look and not math.isfinite(now.values[0].item()):
+            if now.verdict and self._can_look and not math.isfinite(now.head[0]):
                 self._loss_is_no_number(now)
         return now.verdict and not now.void
 
@@ -283,14 +295,14 @@ class Run(Member):
         if now.whole:
             self._holds.sums = tuple(now.values.tolist())
         self._pending.append(now)
-        with self._losses():
+        with self._losses:
             self._arrange()
         if self._is_broken:
             self._regroup(broken=True)
 
     def _arrange(self) -> None:
         """Save, copy, or meet, if rank 0 says that it is time for it."""
-        ask = self._settle_all(Ask(), leave=1 if self.device.type == "cuda" else 0)
+        ask = self._settle_all(NOTHING, leave=1 if self.device.type == "cuda" else 0)
         if ask.save or ask.regroup:
             ask = self._settle_all(ask)
         if ask.save:
@@ -305,12 +317,12 @@ class Run(Member):
 
     def _loss_is_no_number(self, now: Step) -> None:
         """Everybody sees the same number, and nothing of this step has reached the model yet."""
-        step, loss = now.part.step, float(now.values[0])
+        step, loss = now.part.step, now.head[0]
         if self.settings.on_nan == "skip":
             now.void = True
             return
         if self._mark:
-            self._mark.put_back(self._kept)
+            self._mark.put_back()
         self._save_last()
         hint = f"the state before it is saved as step {self.done}; look at data and learning rate, or set on_nan='skip'"
         raise JobError(f"the loss of step {step} is {loss}", hint)
@@ -324,10 +336,13 @@ class Run(Member):
         assert self._books.watcher is not None
         if self._seat.wanted:
             return Ask(regroup=True)
-        step, ask = self.done + 1, self._books.watcher.take() or Ask()
-        copy = self._holds.wants_copy(self._group, step, self._pace_s)
-        factor, gain = self._adaptive.wish(self._order, step) if self._adaptive and self._order else (0.0, 1.0)
-        return ask.merge(Ask(self._saves.is_due(step), False, copy, factor, gain))
+        step, ask = self.done + 1, self._books.watcher.take()
+        save, copy = self._saves.is_due(step), self._holds.wants_copy(self._group, step, self._pace_s)
+        if self._adaptive and self._order:
+            ask = ask.merge(Ask(save, False, copy, *self._adaptive.wish(self._order, step)))
+        elif save or copy:
+            ask = ask.merge(Ask(save, False, copy))
+        return ask
 
     # --- begin
 

@@ -1,4 +1,4 @@
-"""When a run saves, what, and where it goes on from. Rank 0 decides when (its wish rides on a step's all-reduce); every
+"""When a run saves, what, and where it goes on from. Rank 0 decides when (its wish rides on the sums of a step); every
 rank writes its part in the background, and the coordinator commits the whole."""
 
 from __future__ import annotations

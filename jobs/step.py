@@ -1,8 +1,9 @@
 """One optimizer step in the making: sums over its micro-batches, on this worker and over all.
 
-`run.py` gives out micro-batches; what each leaves behind is collected here. Just before the backward pass of the last
-one, loss, wishes of rank 0 and the statistics of normalisation layers go round in one small all-reduce. It belongs to
-the step: where it fails, the step does not count, so whoever has taken a step knows its loss.
+`run.py` gives out micro-batches; what each leaves behind is collected here. With the backward pass of the last one,
+loss, wishes of rank 0 and the statistics of normalisation layers go round: among the gradients where DDP sums them
+(`regroup.py`), else in one small all-reduce. It belongs to the step: where it fails, the step does not count, so
+whoever has taken a step knows its loss.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from tradewind.errors import JobError
 from tradewind.jobs.data import Micro, Share
 
+NO_WISHES = (0.0,) * 5
 ONE_BACKWARD = "call run.backward(loss) once for every batch; sum the losses if there are several"
 
 
@@ -84,8 +86,9 @@ def _norms(module: torch.nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
 class Step:
     """What is known of one step on this worker."""
 
-    HEAD = 7  # loss, wishes of rank 0 (5), squared norms of micro-batches' gradients
+    HEAD = 8  # loss, wishes of rank 0 (5), squared norms of micro-batches' gradients, workers that took part
     NORM = 6
+    WORKERS = 7
 
     def __init__(self, part: Share, statistics: Statistics, copies: int, device: Any) -> None:
         self.part = part
@@ -95,8 +98,11 @@ class Step:
         self.whole = False  # all gradients are here
         self.small_sqr = self.big_sqr = 0.0  # squared norms of gradients, if they are measured
         self.void = False  # it counts, and changes nothing: its loss is no number
-        self.values = torch.zeros(self.HEAD + statistics.size, dtype=torch.float64, device=device)
-        self._statistics, self._copies = statistics, copies
+        self.values: Any = None  # the sums
+        self._statistics, self._copies, self._device = statistics, copies, device
+        self._loss: Any = 0.0  # a tensor on a GPU, which nobody waits for
+        self._buffers = torch.zeros(statistics.size, dtype=torch.float64, device=device) if statistics.size else None
+        self._head: list[float] | None = None
         self._work: Any = None
 
     @property
@@ -119,19 +125,45 @@ class Step:
         self.done_backward = True
         weight = self.micro.weight
         if weight:
-            self.values[0] += loss.detach().to(torch.float64) * (weight / self._copies)
-            self._statistics.add_to(self.values[self.HEAD :], weight)
+            mine = loss.item() if self._device.type == "cpu" else loss.detach().double()
+            self._loss += mine * (weight / self._copies)
+            if self._buffers is not None:
+                self._statistics.add_to(self._buffers, weight)
 
-    def send(self, wishes: Sequence[float] | None, alone: bool) -> None:
-        if wishes is not None:
-            self.values[1 : self.NORM] = torch.tensor(wishes, dtype=torch.float64)
-        self.values[self.NORM] = self.small_sqr
+    def numbers(self, wishes: Sequence[float] | None, times: int = 1) -> Sequence[float] | torch.Tensor:
+        """Everything that is to be summed up, of this worker. `times`: for a mean over so many workers."""
+        waits, wishes = isinstance(self._loss, torch.Tensor), wishes or NO_WISHES
+        head = [times * value for value in (0.0 if waits else self._loss, *wishes, self.small_sqr, 1.0)]
+        if self._buffers is None and not waits:
+            return head
+        found = torch.tensor(head, dtype=torch.float64, device=self._device)
+        if waits:
+            found[0] += self._loss * times
+        return found if self._buffers is None else torch.cat([found, self._buffers * times])
+
+    @property
+    def head(self) -> list[float]:
+        """The first of the sums, as numbers. Waits for a GPU."""
+        if self._head is None:
+            self._head = self.values[: self.HEAD].tolist()
+        return self._head
+
+    def load(self, numbers: Sequence[float] | torch.Tensor, alone: bool) -> None:
+        """Sum them by an all-reduce of their own."""
+        self.values = torch.as_tensor(numbers, dtype=torch.float64, device=self._device)
         if not alone:
             self._work = dist.all_reduce(self.values, async_op=True)
 
+    def unload(self, sums: torch.Tensor) -> None:
+        """They were summed together with gradients; the tensor is theirs."""
+        if self._buffers is None and self._device.type == "cpu":
+            self._head = sums.tolist()
+        else:
+            self.values = sums.to(torch.float64, copy=True)
+
     def take(self, sums: Sequence[float]) -> None:
         """The sums of a step as another worker has them."""
-        self.values.copy_(torch.tensor(sums, dtype=torch.float64))
+        self.values, self._head = torch.tensor(sums, dtype=torch.float64, device=self._device), None
         self._statistics.write(self.values[self.HEAD :])
 
     def wait(self) -> None:
@@ -139,7 +171,8 @@ class Step:
         if self._work is not None:
             self._work.wait()
             self._work = None
-        self._statistics.write(self.values[self.HEAD :])
+        if self._buffers is not None:
+            self._statistics.write(self.values[self.HEAD :])
 
 
 def average(parameters: Iterable[torch.Tensor], world: int) -> None:

@@ -30,10 +30,10 @@ class Shape:
     width: int
     layers: int
     global_batch: int
-    block: int  # steps, about half a second
+    block: int  # steps, about a third of a second
 
 
-SHAPES = {"small": Shape(512, 2, 128, 40), "medium": Shape(1024, 4, 256, 8)}
+SHAPES = {"small": Shape(512, 2, 128, 20), "medium": Shape(1024, 4, 256, 5)}
 
 
 def make(shape: Shape) -> tuple[Any, Any]:

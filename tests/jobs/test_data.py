@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tradewind.jobs.data import Order, load, permutation, seed_of, share, shares
+from tradewind.jobs.data import Order, permutation, seed_of, share, shares
+from tradewind.jobs.feed import load
 
 orders = st.builds(
     Order,

@@ -9,8 +9,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler
 
 from tradewind.errors import JobError
-from tradewind.jobs.data import Order, load, share
-from tradewind.jobs.feed import Epochs, Loading, Reading, is_shuffled
+from tradewind.jobs.data import Order, share
+from tradewind.jobs.feed import Epochs, Loading, Reading, is_shuffled, load
 
 ORDER = Order(num_samples=23, global_batch=6, epochs=2, seed=3, micro_batches=4)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tradewind.jobs.mark import Mark
+from tradewind.jobs.mark import Marker
 from tradewind.jobs.regroup import void_gradients
 
 
@@ -47,11 +47,11 @@ def same(left: Any, right: Any) -> bool:
 def test_an_interrupted_step_leaves_no_trace() -> None:
     kept = make()
     step(kept)
-    before, mark = states(kept), Mark.take(kept)
+    before, mark = states(kept), Marker(kept).take()
     step(kept, void=True)
     kept["scheduler"].step()
     assert not same(states(kept), before)
-    mark.put_back(kept)
+    mark.put_back()
     assert same(states(kept), before)
 
 
