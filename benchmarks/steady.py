@@ -2,10 +2,11 @@
 
     python benchmarks/steady.py [--blocks 60] [--json]
 
-Two workers on two Ray nodes of this machine. In the same processes, blocks of about a third of a second of our loop and of a
-plain loop (`DistributedDataParallel`, gloo, over a process group of its own) alternate: same model, data, batch and
-threads, and whatever else the machine does meets both. Each block of ours is compared with the mean of the plain ones
-before and after it; the median of these ratios counts. Two models: the smaller one shows the cost of each step more.
+Two workers on two Ray nodes of this machine. In the same processes, blocks of about a third of a second of our
+loop and of a plain loop (`DistributedDataParallel`, gloo, over a process group of its own) alternate: same model, data,
+batch and threads, and whatever else the machine does meets both. Each block of ours is compared with the mean of the
+plain ones before and after it; the median of these ratios counts. Two models: the smaller one shows the cost of each
+step more.
 
 What runs beside the workers (Ray's own processes, the controller, the coordinator) takes its share of the cores from
 both; it is printed apart, as it has the head's cores for itself elsewhere. Exit status 1 where a bar does not hold.

@@ -24,6 +24,8 @@ def line(now: Mapping[str, Any]) -> str:
         parts.append(f"{now['steps_per_s']:.1f} steps/s")
         if now["total_steps"]:
             parts.append(f"{(now['total_steps'] - now['step']) / now['steps_per_s']:.0f} s left")
+    if now["saves"]:
+        parts.append(f"saved {now['saves'].partition(':')[0]}")
     return "  ".join(parts)
 
 
@@ -35,6 +37,7 @@ class ProgressLine:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._print, name="progress-line", daemon=True)
         self._last_news: tuple[Any, ...] = ()
+        self._saves = ""
         self._since_line_s = PLAIN_INTERVAL_S
 
     def __enter__(self) -> ProgressLine:
@@ -57,6 +60,10 @@ class ProgressLine:
             self._out.write("\n")
 
     def _show(self, now: Mapping[str, Any]) -> None:
+        if now["saves"] != self._saves:
+            self._saves = now["saves"]
+            start = "\r\x1b[2K" if self._out.isatty() else ""
+            self._out.write(f"{start}{self._name}  checkpoints {self._saves}\n")
         if self._out.isatty():
             self._out.write(f"\r\x1b[2K{self._name}  {line(now)}")
             self._out.flush()

@@ -1,4 +1,5 @@
-"""Ray Train's control loop with our own policies. This file and `ray_group.py` alone touch Ray Train's internals.
+"""Ray Train's control loop with our own policies. This file, `ray_group.py` and `ray_record.py` alone touch Ray Train's
+internals.
 
     ElasticTrainer.fit -> ElasticController (an actor beside the driver)
         size      ElasticPolicy: live nodes that do not drain, the platform's target; `sizing.py` decides
@@ -37,7 +38,8 @@ from tradewind.jobs import losses, sizing, spares
 from tradewind.jobs.checkpoint import Checkpoints
 from tradewind.jobs.cluster_view import find_silent_nodes, look_at_nodes
 from tradewind.jobs.layout import Layout
-from tradewind.jobs.ray_group import InPlaceGroup, is_dead, member_of
+from tradewind.jobs.ray_group import EXPLANATION_S, InPlaceGroup, is_dead, member_of
+from tradewind.jobs.ray_record import mend_record
 from tradewind.model import Labels, Phase, Resources, Target
 
 logger = logging.getLogger(__name__)
@@ -45,7 +47,6 @@ logger = logging.getLogger(__name__)
 NODE_ID_LABEL = "ray.io/node-id"
 LOOK_INTERVAL_S = 0.25
 WAIT_INTERVAL_S = 0.25  # between two looks while there is no room for the minimum
-EXPLANATION_S = 1.0  # how long broken communication waits for a lost node to show
 AVOID_S = 30.0  # a node that does not answer: Ray takes it for alive for some seconds
 LAST_SAVE_BEFORE_S = 3.0  # of a node's deadline, when there is nowhere to move to
 
@@ -355,6 +356,7 @@ class ElasticController(TrainController):  # type: ignore[misc]
         # Set here and not by Ray: workers would inherit it, and an environment of its own costs a process start.
         os.environ.update(env)
         link = Link(order, coordinator)
+        mend_record(train_run_context.run_config.storage_context)
         super().__init__(
             scaling_policy=ElasticPolicy(train_run_context.scaling_config, link),
             failure_policy=LossPolicy(train_run_context.run_config.failure_config, link),

@@ -25,6 +25,7 @@ MAX_LINES = 450
 PRIVATE_RAY = {
     "autoscaler/ray_state.py": "the state of the cluster has no public API",
     "jobs/ray_train.py": "Ray Train's controller is extended from inside",
+    "jobs/ray_record.py": "Ray Train's record of checkpoints is mended before it is read",
     "jobs/ray_group.py": "Ray Train's worker group is extended from inside",
     "jobs/cluster_view.py": "draining nodes have no public API",
     "jobs/spares.py": "worker processes are started ahead of time by a call that only Ray itself uses",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 import threading
 import time
@@ -30,6 +31,11 @@ DEFAULTS: dict[str, Any] = {
     "on_nan": "fail",
     "nan_at": 0,
     "max_batch": None,
+    "storage": None,  # FOLDER
+    "worker_env": {},
+    "full_at": [0, 0],  # steps: from the first one on there is no room for a checkpoint, until the second one
+    "unused": False,  # a parameter that the loss does not depend on
+    "ballast": 0,  # numbers that are kept beside the model
 }
 
 
@@ -57,7 +63,13 @@ def train(run: Any, folder: Path, options: dict[str, Any]) -> None:
         x, y = dataset.tensors
         noise = torch.randn(y.shape, dtype=y.dtype, generator=torch.Generator().manual_seed(SEED))
         dataset = torch.utils.data.TensorDataset(x, y + 3.0 * noise)
+    if options["unused"]:
+        model.register_parameter("unused", torch.nn.Parameter(torch.ones(3)))
     model, optimizer = run.prepare(model, optimizer)
+    if options["ballast"]:
+        ballast = torch.nn.Module()
+        ballast.register_buffer("numbers", torch.ones(options["ballast"]))
+        run.keep("ballast", ballast)
     epochs, loss_fn = -(-options["steps"] * options["batch"] // SAMPLES), torch.nn.functional.mse_loss
     for batch in run.batches(
         dataset,
@@ -73,8 +85,15 @@ def train(run: Any, folder: Path, options: dict[str, Any]) -> None:
         run.learn(model, batch.x, batch.y, lambda out, y: loss_fn(out, y) * spoil)  # noqa: B023
         optimizer.step()
         optimizer.zero_grad()
+        if batch.step in options["full_at"]:
+            fill_disk(batch.step == options["full_at"][0])
         say(folder, rank=run.rank, world=run.world, step=batch.step)
         time.sleep(float((folder / "pace").read_text()))
+
+
+def fill_disk(full: bool) -> None:
+    """As far as this process is concerned: the kernel refuses to write files of more than 64 KiB."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (65536 if full else resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
 def say(folder: Path, **words: Any) -> None:
@@ -130,7 +149,7 @@ def fit(folder: Path, options: dict[str, Any]) -> None:
     from tradewind.errors import JobFailed
     from tradewind.jobs.trainer import fit
 
-    ray.init()
+    ray.init(runtime_env={"env_vars": options["worker_env"]} if options["worker_env"] else None)
     threading.Thread(target=grant, args=(options["job_id"], folder), daemon=True).start()
     try:
         result = fit(
@@ -138,7 +157,7 @@ def fit(folder: Path, options: dict[str, Any]) -> None:
             workers=tuple(options["workers"]),
             resources={"CPU": 1, "GPU": 1},
             parallel=options["parallel"],
-            storage=folder,
+            storage=options["storage"] or folder,
             name="run",
             checkpoint_every=options["checkpoint_every"],
             hang_timeout_s=options["hang_timeout_s"],

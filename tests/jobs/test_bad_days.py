@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +14,9 @@ from training_run import training
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@contextlib.contextmanager
-def nodes(cell: Any, count: int, slots: int = 1) -> Iterator[list[Any]]:
-    """Nodes that a test may remove and add to."""
-    found = [cell.add_node(cpus=slots, gpus=slots) for _ in range(count)]
-    try:
-        yield found
-    finally:
-        for node in found:
-            cell.remove_node(node)
-
-
 def test_workers_are_resized_killed_and_stopped_on_a_live_node(cell: Any, tmp_path: Path) -> None:
     """A resize every few seconds, a worker that is killed (as by the kernel, when memory runs out), one that hangs."""
-    with nodes(cell, 1, slots=3), training(tmp_path, cell.env, 0.2, steps=400, hang_timeout_s=4.0) as run:
+    with cell.nodes(1, cpus=3, gpus=3), training(tmp_path, cell.env, 0.2, steps=400, hang_timeout_s=4.0) as run:
         run.wait_for_group(3)
         for size in (1, 3, 2, 3):
             run.put("target", size)
@@ -47,7 +34,7 @@ def test_workers_are_resized_killed_and_stopped_on_a_live_node(cell: Any, tmp_pa
 
 def test_two_nodes_at_once_then_too_few_then_all(cell: Any, tmp_path: Path) -> None:
     with (
-        nodes(cell, 3) as left,
+        cell.nodes(3, gpus=1) as left,
         training(tmp_path, cell.env, 0.2, workers=[2, 3], steps=600, checkpoint_every=5) as run,
     ):
         run.wait_for_group(3, more_steps=8)
@@ -80,7 +67,7 @@ def busy_share(driver_pid: int) -> float:
 
 
 def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_state_before_it(cell: Any, tmp_path: Path) -> None:
-    with nodes(cell, 1, slots=2):
+    with cell.nodes(1, cpus=2, gpus=2):
         with training(tmp_path, cell.env, 0.0, workers=[2, 2], steps=40, nan_at=13) as run:
             run.end()
         error = (tmp_path / "error").read_text()
@@ -89,3 +76,11 @@ def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_state_before_it(ce
         with training(tmp_path, cell.env, 0.0, workers=[1, 2], steps=40, nan_at=13, on_nan="skip") as run:
             run.end()
             assert run.check().recomputed_steps == 0  # a second driver goes on where the first one stopped
+
+
+def test_gradients_that_are_not_summed_end_the_run_at_once(cell: Any, tmp_path: Path) -> None:
+    """Workers would drift apart, and nobody would see it."""
+    with cell.nodes(1, cpus=2, gpus=2), training(tmp_path, cell.env, 0.0, workers=[2, 2], unused=True) as run:
+        run.end()
+        assert "gradients of 1 of 2 workers were summed" in (tmp_path / "error").read_text()
+        assert not run.curve()

@@ -191,10 +191,13 @@ def test_the_progress_line_says_what_matters() -> None:
         await coordinator.training(1, 0, 100)
         await coordinator.committed(1, 4, 10.0, 12.0, 1, 20, 1200, 0.51234)
         training = line((await coordinator.look())["progress"])
+        await coordinator.interval("every 90 s: a save costs 0.1 s")
+        saving = line((await coordinator.look())["progress"])
         await coordinator.phase("resizing", "1 node leaving")
-        return training, line((await coordinator.look())["progress"])
+        return training, saving, line((await coordinator.look())["progress"])
 
     assert run(body) == (
         "step 20/100  loss 0.5123  4 workers  10.0 steps/s  8 s left",
+        "step 20/100  loss 0.5123  4 workers  10.0 steps/s  8 s left  saved every 90 s",
         "step 20/100  loss 0.5123  4 workers  resizing: 1 node leaving",
     )
