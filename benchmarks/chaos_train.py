@@ -42,6 +42,7 @@ from tradewind.model import JOB_ID_ENV
 
 TOLERANCE = 1e-9
 STEPS_PER_CHANGE, CHANGE_S = 100, 10.0  # how long a change takes is not known before the first
+RESERVE = 8  # changes: the last ones may take longer than those before, and need steps to disturb
 FOLLOW_TIMEOUT_S = 150.0
 HOLD_S, MAX_HOLD_S = 1.0, 5.0  # after a change: of a level of median length; of a long one
 NOTICES_S = (12.0, 2.0)
@@ -120,7 +121,7 @@ class Chaos:
         """As fast as the changes come, so that there are always steps left to disturb."""
         done = max((stamp.step for stamp in self._reader.read()), default=0)
         change_s = (CHANGE_S + time.monotonic() - self.began_s) / (1 + made)
-        set_pace(self.folder, left * change_s / max(1, self.steps - done))
+        set_pace(self.folder, (left + RESERVE) * change_s / max(1, self.steps - done))
 
 
 def disturb(chaos: Chaos, levels: Iterator[spot_trace.Level], changes: int, median_s: float) -> None:

@@ -150,12 +150,14 @@ class Checkpoints:
         return gone
 
     def next_attempt(self, above: int = 0) -> int:
-        """Count up the worker groups of a run, over restarts of its driver as well; in any case above `above`."""
+        """Count up the worker groups of a run, over restarts of its driver as well; in any case above `above`. The
+        counter may be behind, if storage refused it for a while: so checkpoints count, too."""
         try:
             last = int(self.store.read(ATTEMPT_FILE) or b"0")
         except FileNotFoundError:
             last = 0
-        last = max(last, above) + 1
+        saved = (NAME.fullmatch(name) for name in self.names())
+        last = max(last, above, *(int(match[2]) for match in saved if match)) + 1
         try:
             self.store.put(ATTEMPT_FILE, str(last).encode())
         except OSError as error:  # a full disk ends no training

@@ -434,6 +434,11 @@ def test_attempts_are_counted_over_drivers(checkpoints: Checkpoints) -> None:
     assert checkpoints.next_attempt(above=9) == 10
 
 
+def test_attempts_that_could_not_be_written_down_are_known_by_their_checkpoints(checkpoints: Checkpoints) -> None:
+    save(checkpoints, 20, attempt=7)
+    assert checkpoints.next_attempt() == 8
+
+
 def test_a_save_that_was_just_begun_is_told_before_the_end(checkpoints: Checkpoints) -> None:
     told: list[Part] = []
     for step in range(1, 21):
