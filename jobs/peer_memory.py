@@ -1,7 +1,7 @@
 """Shards in the memory of peers, so that one lost node needs no storage: what each holds, and how it comes back.
 
     every k steps:  own part -> host buffer -> partner on another node (and somebody else's part comes in)
-    after a loss:   supplies of all -> agree: the newest step of which every part is left -> refill: parts to new owners
+    after a loss:   supplies of all -> `membership.agree`: the newest step that is whole -> refill: parts to new owners
 
 With several replicas on several nodes every part is there more than once anyway, and nothing is copied (`exposed`).
 Two buffers take turns: a loss in the middle of an exchange leaves the copies of the one before it.
@@ -66,34 +66,6 @@ class Holding(NamedTuple):
     coordinate: int
     of: int  # so many parts that make one copy of the model
     step: int
-
-
-@dataclass(frozen=True, slots=True)
-class Agreed:
-    """Where to go on: at this step, with each part from this member."""
-
-    step: int
-    holders: tuple[str, ...]  # by coordinate
-
-    @property
-    def count(self) -> int:
-        return len(self.holders)
-
-
-def agree(supplies: Mapping[str, Sequence[Holding]]) -> Agreed | None:
-    """The newest step of which every part is left. None: it takes the durable checkpoint.
-
-    The same supplies give the same answer on every member. Asked is who names the part first: that is its own.
-    """
-    found: dict[tuple[int, int], dict[int, list[tuple[int, str]]]] = {}  # (step, count) -> coordinate -> who
-    for member, holdings in supplies.items():
-        for place, each in enumerate(holdings):
-            parts = found.setdefault((each.step, each.of), {})
-            parts.setdefault(each.coordinate, []).append((place, member))
-    for (step, count), parts in sorted(found.items(), reverse=True):
-        if set(parts) == set(range(count)):
-            return Agreed(step, tuple(min(parts[coordinate])[1] for coordinate in range(count)))
-    return None
 
 
 # --- copies

@@ -25,8 +25,9 @@ from tradewind.jobs import named_state, regroup
 from tradewind.jobs.examples import cnn, gpt, rnn
 from tradewind.jobs.layout import Layout
 from tradewind.jobs.losses import is_communication
+from tradewind.jobs.membership import NOTHING_YET, Arrival, agree
 from tradewind.jobs.mesh import make_mesh
-from tradewind.jobs.peer_memory import Agreed, Holding, PeerMemory, agree, partners
+from tradewind.jobs.peer_memory import Holding, PeerMemory, partners
 from tradewind.jobs.refill import Move, refill
 from tradewind.jobs.sharded import ShardedModel
 
@@ -278,6 +279,12 @@ def load(kept: Any, path: Any, no_dist: bool = False) -> None:
 # --- losses: members are killed, the others go on from what is in their memory
 
 
+def arrivals(supplies: list[list[Holding]], count: int) -> list[Arrival]:
+    """What members hold of a state that is cut into `count` parts, as they would tell the coordinator."""
+    held = [tuple((each.coordinate, each.step) for each in given if each.of == count) for given in supplies]
+    return [Arrival(str(at), 1, NOTHING_YET, "", 0, copies=copies) for at, copies in enumerate(held)]
+
+
 class Elastic:
     """A worker with copies of its part at a peer. Members are names; ranks follow from their order."""
 
@@ -302,20 +309,25 @@ class Elastic:
         told: list[Any] = [None] * self.world
         dist.all_gather_object(told, (self.me, self.memory.supplies(live), sorted(self.ports)))
         self.ports = {port for _, _, ports in told for port in ports}
-        agreed = agree({member: supplies for member, supplies, _ in told})
-        if agreed:
-            self.take_over(agreed, members, parts)
+        supplies = [each for _, each, _ in told]
+        counts = {holding.of for each in supplies for holding in each}
+        found = [
+            (answer[0], count, answer[1]) for count in counts if (answer := agree(arrivals(supplies, count), count))
+        ]
+        if found:
+            self.take_over(*max(found), members, parts)
 
-    def take_over(self, agreed: Agreed, members: tuple[str, ...], parts: dict[Holding, Any]) -> None:
-        self.told.append({"lost": self.done - agreed.step, "holders": agreed.holders})
+    def take_over(
+        self, step: int, count: int, holders: tuple[int, ...], members: tuple[str, ...], parts: dict[Holding, Any]
+    ) -> None:
+        self.told.append({"lost": self.done - step, "holders": [members[holder] for holder in holders]})
         held = {}
-        for coordinate, holder in enumerate(agreed.holders):
-            if holder == self.me:
-                part = Holding(coordinate, agreed.count, agreed.step)
+        for coordinate, holder in enumerate(holders):
+            if holder == self.rank:
+                part = Holding(coordinate, count, step)
                 held[coordinate] = parts.get(part) or self.memory.find(part)
-        holders = [members.index(holder) for holder in agreed.holders]
         refill(self.worker.kept, Move(self.worker.layout, holders, range(self.world)), held)
-        self.done = agreed.step
+        self.done = step
 
     def holding(self) -> Holding:
         count = self.world if self.worker.layout.whole else self.worker.layout.replica_size

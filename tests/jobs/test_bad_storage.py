@@ -71,9 +71,9 @@ def bucket() -> Iterator[Bucket]:
 def test_a_bucket_that_is_slow_and_then_refuses(cell: Any, tmp_path: Path, bucket: Bucket) -> None:
     """Steps go on while a save takes seconds; a worker is lost meanwhile. A second run finds the end of the first."""
     where = {"storage": "s3://tradewind/runs", "worker_env": bucket.env, "workers": [1, 2], "checkpoint_every": 10}
-    bucket.write_s = 2.0
+    bucket.write_s = 0.4
     with cell.nodes(1, cpus=2, gpus=2):
-        with training(tmp_path, cell.env | bucket.env, 0.1, steps=150, **where) as run:
+        with training(tmp_path, cell.env | bucket.env, 0.1, steps=90, **where) as run:
             run.wait_for_group(2, more_steps=12)
             assert bucket.writes  # a save is under way, and steps are taken
             os.kill(run.workers()[1]["pid"], signal.SIGKILL)
@@ -84,9 +84,9 @@ def test_a_bucket_that_is_slow_and_then_refuses(cell: Any, tmp_path: Path, bucke
             run.put("pace", 0.0)
             run.end()
             assert run.check().recomputed_steps == 0
-        with training(tmp_path, cell.env | bucket.env, 0.0, steps=170, **where) as run:
+        with training(tmp_path, cell.env | bucket.env, 0.0, steps=100, **where) as run:
             run.end()
-            assert run.check().recomputed_steps == 0  # it went on after step 150
+            assert run.check().recomputed_steps == 0  # it went on after step 90
 
 
 def test_a_disk_without_room_costs_checkpoints_not_steps(cell: Any, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tradewind.errors import JobError
 from tradewind.jobs import named_state
 from tradewind.jobs.layout import Layout
 from tradewind.jobs.mesh import make_mesh
-from tradewind.jobs.peer_memory import Agreed, Holding, PeerMemory, Snapshot, agree, every_steps, exposed, partners
+from tradewind.jobs.peer_memory import Holding, PeerMemory, Snapshot, every_steps, exposed, partners
 from tradewind.jobs.pipeline import blocks, largest_divisor, partition, split
 from tradewind.jobs.sharded import ShardedModel
 
@@ -209,34 +209,6 @@ def test_copies_cost_at_most_a_hundredth_and_less_where_losses_are_rare() -> Non
     assert every_steps(cost_s=0.1, step_s=1.0) == 10
     assert every_steps(cost_s=0.1, step_s=1.0, loss_per_s=1.0) == 10  # the budget counts
     assert every_steps(cost_s=0.1, step_s=1.0, loss_per_s=1 / 5000) == 32  # sqrt(2 * 0.1 * 5000) = 31.6
-
-
-def holdings(*steps: tuple[int, int], of: int = 2) -> list[Holding]:
-    return [Holding(coordinate, of, step) for coordinate, step in steps]
-
-
-def test_the_newest_step_that_is_whole_is_agreed_on() -> None:
-    supplies = {"a": holdings((0, 7), (0, 6), (0, 4), (1, 6), (1, 4)), "c": []}
-    assert agree(supplies) == Agreed(6, ("a", "a"))
-    supplies["b"] = holdings((1, 7))
-    assert agree(supplies) == Agreed(7, ("a", "b"))
-    # An exchange that broke off: one has the copy of step 6, the other's of step 6 did not arrive.
-    assert agree({"a": holdings((0, 7), (0, 6), (1, 4), (0, 4))}) == Agreed(4, ("a", "a"))
-    assert agree({"a": holdings((0, 7))}) is None
-    assert agree({}) is None
-
-
-def test_parts_of_another_number_of_shards_do_not_mix() -> None:
-    assert agree({"a": [*holdings((0, 8), of=3), *holdings((1, 8), of=2)], "b": holdings((0, 6), (1, 6))}) == Agreed(
-        6, ("b", "b")
-    )
-
-
-def test_own_parts_are_asked_for_first() -> None:
-    supplies = {"a": holdings((0, 4), (1, 4)), "b": holdings((1, 4), (0, 4))}
-    agreed = agree(supplies)
-    assert agreed
-    assert agreed.holders == ("a", "b")
 
 
 def test_a_snapshot_is_a_copy_and_its_buffer_is_used_again() -> None:
