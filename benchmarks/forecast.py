@@ -198,7 +198,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--horizons", default="1,2,6", help="steps ahead (default 1,2,6)")
     parser.add_argument("--step", type=float, default=3600.0, help="seconds of a step (default 3600)")
     parser.add_argument(
-        "--refit-every", type=int, default=24, help="origins between two fits of the peers (default 24)"
+        "--refit-every", type=int, default=96, help="origins between two fits of the peers (default 96)"
     )
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

@@ -66,7 +66,7 @@ class Blend:
             total[place] = self._fade * total[place] + part
         # Adaptive conformal inference (Gibbs and Candes 2021): a level that is missed too often moves outward. An
         # outcome that equals the forecast says nothing: many series of demand stand still most of the time.
-        hit = np.where(outcome == issued, _LEVELS, outcome < issued)
+        hit = np.where(np.abs(outcome - issued) <= 1e-9 * outcome, _LEVELS, outcome < issued)
         moved = self._shift[place] + DRIFT / self._horizons[place, 0, 0] * (_LEVELS - hit)
         self._shift[place] = np.where(_IS_MEDIAN, 0.0, np.clip(moved, -FARTHEST_DRIFT, FARTHEST_DRIFT))
 

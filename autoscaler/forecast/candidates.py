@@ -136,7 +136,7 @@ def _level_distance(history: History) -> Array:
     values, now = history.values, history.values[-1]
     lately = values[-history.window :]
     usual = np.median(np.abs(lately - np.median(lately))) + 0.25 * lately.std()
-    usual += 1e-6 * lately.max() + TINY  # where nothing ever changed
+    usual += 1e-6 * values.max() + TINY  # where nothing ever changed
     return np.asarray(np.abs(values - now) / (NEAR_LEVEL * usual))
 
 
@@ -144,7 +144,7 @@ def _change_distance(history: History) -> Array:
     """Changes are many small and few large ones: compared by order of magnitude, growth apart from decline."""
     change = np.diff(history.values, prepend=history.values[0])
     size = np.abs(change)
-    scaled = np.sign(change) * np.log1p(size / (size[-history.window :].mean() + TINY))
+    scaled = np.sign(change) * np.log1p(size / (size.mean() + TINY))
     return np.asarray(np.abs(scaled - scaled[-1]))
 
 

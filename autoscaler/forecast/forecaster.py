@@ -41,11 +41,11 @@ class Accuracy:
     at: float = 0.0  # and exactly on it
 
     def add(self, issued: Array, last: float, outcome: float) -> None:
-        p90 = issued[LEVELS.index(0.9)]
+        p90, median = float(issued[LEVELS.index(0.9)]), float(issued[MEDIAN])
         parts = {
             "weight": 1.0,
             "demand": outcome,
-            "error": abs(outcome - issued[MEDIAN]),
+            "error": abs(outcome - median),
             "persistence_error": abs(outcome - last),
             "below": float(outcome < p90),
             "at": float(outcome == p90),
@@ -111,7 +111,7 @@ class Forecaster:
             row = (self._steps - horizon) % len(self._issued)
             candidates, issued = self._candidates[row, place], self._issued[row, place]
             if self._steps >= horizon and not np.isnan(issued).any():
-                self._accuracy[place].add(issued, candidates[0, MEDIAN], outcome)
+                self._accuracy[place].add(issued, float(candidates[0, MEDIAN]), outcome)
                 self._blend.score(place, candidates, issued, outcome)
 
     @property

@@ -149,31 +149,50 @@ def series_of_events(events: Iterable[AnyEvent], step_s: float, until_s: float) 
 def spans_of_events(events: Iterable[AnyEvent], until_s: float) -> Mapping[SeriesKey, list[Span]]:
     """A job that states its workers wants them from its submission to its end. One that asks Ray for its resources
     itself is known by what it holds."""
-    found: dict[SeriesKey, list[Span]] = {}
-    tenants: dict[str, str] = {}
-    open_spans: dict[tuple[str, str], tuple[SeriesKey, float, float]] = {}  # (job, node or "") -> key, since, amount
-
-    def close(place: tuple[str, str], at_s: float) -> None:
-        if place in open_spans:
-            key, since_s, amount = open_spans.pop(place)
-            found.setdefault(key, []).append(Span(since_s, at_s, amount))
-
+    wanted = _Wanted()
     for event in events:
         if isinstance(event, JobSubmitted):
-            tenants[event.job_id] = event.spec.tenant
-            if event.spec.max_workers and event.spec.worker_resources:
-                shape = Shape.of(event.spec.worker_resources, event.spec.worker_labels)
-                key = SeriesKey(event.spec.tenant, shape)
-                open_spans[event.job_id, ""] = (key, event.at_s, float(event.spec.max_workers))
-        elif isinstance(event, HoldingChanged) and (event.job_id, "") not in open_spans:
-            close((event.job_id, event.launch_id), event.at_s)
-            shape = Shape.of(event.resources)
-            if shape.resources:
-                key = SeriesKey(tenants.get(event.job_id, "default"), shape)
-                open_spans[event.job_id, event.launch_id] = (key, event.at_s, 1.0)
+            wanted.submitted(event)
+        elif isinstance(event, HoldingChanged):
+            wanted.holding(event)
         elif isinstance(event, JobStateChanged) and is_over(event.state):
-            for place in [place for place in open_spans if place[0] == event.job_id]:
-                close(place, event.at_s)
-    for place in list(open_spans):
-        close(place, until_s)
-    return found
+            wanted.over(event.job_id, event.at_s)
+    for job_id in list(wanted.places):
+        wanted.over(job_id, until_s)
+    return wanted.spans
+
+
+class _Wanted:
+    """The fold: what each job wants at the moment, by place ("" or the node that it holds), and what is over."""
+
+    def __init__(self) -> None:
+        self.spans: dict[SeriesKey, list[Span]] = {}
+        self.places: dict[str, dict[str, tuple[SeriesKey, float, float]]] = {}  # job -> place -> key, since, amount
+        self._tenants: dict[str, str] = {}
+
+    def submitted(self, event: JobSubmitted) -> None:
+        spec = event.spec
+        self._tenants[event.job_id] = spec.tenant
+        self.places[event.job_id] = {}
+        if spec.max_workers and spec.worker_resources:
+            key = SeriesKey(spec.tenant, Shape.of(spec.worker_resources, spec.worker_labels))
+            self.places[event.job_id][""] = (key, event.at_s, float(spec.max_workers))
+
+    def holding(self, event: HoldingChanged) -> None:
+        places = self.places.get(event.job_id)
+        if places is None or "" in places:
+            return  # it has ended, or said what it wants
+        self._close(places, event.launch_id, event.at_s)
+        shape = Shape.of(event.resources)
+        if shape.resources:
+            places[event.launch_id] = (SeriesKey(self._tenants[event.job_id], shape), event.at_s, 1.0)
+
+    def over(self, job_id: str, at_s: float) -> None:
+        places = self.places.pop(job_id, {})
+        for place in list(places):
+            self._close(places, place, at_s)
+
+    def _close(self, places: dict[str, tuple[SeriesKey, float, float]], place: str, at_s: float) -> None:
+        if place in places:
+            key, since_s, amount = places.pop(place)
+            self.spans.setdefault(key, []).append(Span(since_s, at_s, amount))
