@@ -26,8 +26,9 @@ TRUST = 3.0
 NOISE = 1.0  # standard errors
 OCCASIONS = 10.0
 PRIOR = 0.8  # of persistence at the median; of the persistence-centred ones together elsewhere
-DRIFT = 0.01  # how fast a level is moved when the outcomes miss it
-FARTHEST_DRIFT = 0.05
+DRIFT = 0.003  # how far a level moves for one outcome that misses it
+SLACK = 0.02  # moves up to here are noise, and nothing is done: each candidate is calibrated already
+FARTHEST = 0.05  # beyond the slack
 
 _LEVELS = np.array(LEVELS)
 _IS_MEDIAN = np.arange(len(LEVELS)) == MEDIAN
@@ -68,7 +69,7 @@ class Blend:
         # outcome that equals the forecast says nothing: many series of demand stand still most of the time.
         hit = np.where(np.abs(outcome - issued) <= 1e-9 * outcome, _LEVELS, outcome < issued)
         moved = self._shift[place] + DRIFT / self._horizons[place, 0, 0] * (_LEVELS - hit)
-        self._shift[place] = np.where(_IS_MEDIAN, 0.0, np.clip(moved, -FARTHEST_DRIFT, FARTHEST_DRIFT))
+        self._shift[place] = np.where(_IS_MEDIAN, 0.0, np.clip(moved, -SLACK - FARTHEST, SLACK + FARTHEST))
 
     def weights(self) -> Array:
         """(horizon, candidate, level), adding up to one over the candidates."""
@@ -88,5 +89,6 @@ class Blend:
     def mix(self, candidates: Array) -> Array:
         """(horizon, candidate, level) -> the quantiles that are issued, (horizon, level), in order."""
         blended = np.sort((self.weights() * candidates).sum(axis=1), axis=1)
-        moved = [np.interp(_LEVELS + shift, _LEVELS, row) for shift, row in zip(self._shift, blended, strict=True)]
+        shifts = np.sign(self._shift) * np.maximum(np.abs(self._shift) - SLACK, 0.0)
+        moved = [np.interp(_LEVELS + shift, _LEVELS, row) for shift, row in zip(shifts, blended, strict=True)]
         return np.sort(np.array(moved), axis=1)

@@ -17,7 +17,7 @@ from tradewind.autoscaler.forecast.series import SeriesKey, Steps
 from tradewind.autoscaler.shape import Shape
 
 STEP_S = 3600.0
-STEPS = 420
+STEPS = 320
 
 
 def last_outlook(values: list[float], horizon: int = 2) -> Outlook:
@@ -89,7 +89,7 @@ def test_a_full_cluster_is_not_expected_to_grow() -> None:
 def test_calibration_follows_a_drift() -> None:
     """After the noise grows fivefold, the quantile is wide again within the days that follow."""
     dice = random.Random(8)
-    values = [max(100 + dice.gauss(0, 2 if step < 250 else 10), 0.0) for step in range(STEPS)]
+    values = [max(100 + dice.gauss(0, 2 if step < 150 else 10), 0.0) for step in range(STEPS)]
     outlook = last_outlook(values)
     assert outlook.p90 - outlook.p50 > 7.0
 
