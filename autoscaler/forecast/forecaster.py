@@ -93,15 +93,17 @@ class Forecaster:
             self.add(step)
 
     def add(self, step: Step) -> None:
-        """One step of a series that is regular already."""
-        value = max(step.value, 0.0)
-        self._history.append(step.start_s, value, step.known)
+        """One step of a series that is regular already. A value that is no number is a gap."""
+        is_known = step.known and math.isfinite(step.value)
+        held = float(self._history.values[-1]) if self._steps else 0.0
+        value = max(step.value, 0.0) if math.isfinite(step.value) else held
+        self._history.append(step.start_s, value, is_known)
         self._end_s = step.start_s + self.step_s
-        if step.known:
+        if is_known:
             self._score(value)
         row = self._steps % len(self._issued)
         self._candidates[row], self._issued[row] = np.nan, np.nan
-        if step.known:  # nobody waits for a forecast from a moment that was never looked at
+        if is_known:  # nobody waits for a forecast from a moment that was never looked at
             self._candidates[row] = self._propose()
             self._issued[row] = self._blend.mix(self._candidates[row])
         self._steps += 1
@@ -141,17 +143,22 @@ class Forecaster:
         """From the newest step that is over. Observations after it do not count yet."""
         issued = self._issued[(self._steps - 1) % len(self._issued)]
         is_empty = self._steps == 0 or bool(np.isnan(issued).any())
-        made_at_s = self._end_s if self._end_s is not None else now_s
         return Forecast(
-            made_at_s=made_at_s,
-            age_s=0.0 if now_s is None or made_at_s is None else max(now_s - made_at_s, 0.0),
+            made_at_s=self._end_s,
+            age_s=0.0 if now_s is None or self._end_s is None else max(now_s - self._end_s, 0.0),
             steps=self._steps,
-            outlooks=() if is_empty else tuple(self._outlook(place, row) for place, row in enumerate(issued)),
+            outlooks=() if is_empty else self._outlooks(issued),
         )
 
-    def _outlook(self, place: int, issued: Array) -> Outlook:
+    def _outlooks(self, issued: Array) -> tuple[Outlook, ...]:
+        weights, evidence = self._blend.weights()[:, :, MEDIAN], self._blend.evidence()[:, :, MEDIAN]
+        return tuple(
+            self._outlook(place, row, *self._explain(weights[place], evidence[place]))
+            for place, row in enumerate(issued)
+        )
+
+    def _outlook(self, place: int, issued: Array, model: str, reason: str) -> Outlook:
         horizon, accuracy = self._horizons[place], self._accuracy[place]
-        model, reason = self._explain(place)
         total = max(accuracy.weight, 1.0)
         return Outlook(
             horizon_s=horizon * self.step_s,
@@ -165,13 +172,11 @@ class Forecaster:
             coverage=(accuracy.below / total, (accuracy.below + accuracy.at) / total) if accuracy.scored else None,
         )
 
-    def _explain(self, place: int) -> tuple[str, str]:
-        """Of the median: who leads, and why."""
+    def _explain(self, weights: Array, evidence: Array) -> tuple[str, str]:
+        """Of the median: who leads, and why. Both by candidate."""
         if self._errors < FEWEST_ERRORS:
             known = f"{self._errors} past errors are known, {FEWEST_ERRORS} are needed"
             return str(BASELINE), f"persistence without an interval: {known}"
-        weights = self._blend.weights()[place, :, MEDIAN]
-        evidence = self._blend.evidence()[place, :, MEDIAN]
         best = int(np.argmax(np.where(weights > 0, evidence, -np.inf)[1:])) + 1
         if weights[1:].sum() < 0.05:
             return str(BASELINE), "persistence: nothing beats it by more than noise"

@@ -56,7 +56,7 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    made_at_s: float | None  # the end of the newest step; None: nothing has been observed
+    made_at_s: float | None  # the end of the newest step; None: no step is over yet
     age_s: float  # how much older than now that is
     steps: int  # of history
     outlooks: tuple[Outlook, ...]  # by horizon; empty: no step is over yet, be reactive

@@ -125,6 +125,14 @@ def test_a_level_never_seen_before_does_not_break_it() -> None:
         assert all(math.isfinite(value) for value in outlook.values)
 
 
+def test_a_step_without_a_number_is_a_gap() -> None:
+    forecaster = fed([5.0] * 40)
+    forecaster.add(Step(40 * STEP_S, math.nan))
+    assert forecaster.forecast().outlooks == ()  # nobody looked: be reactive
+    forecaster.add(Step(41 * STEP_S, 5.0))
+    assert forecaster.forecast().outlooks[0].p50 == 5.0
+
+
 def test_a_gap_is_bridged_by_the_last_level_and_not_learned_from() -> None:
     forecaster = fed([4.0, 6.0] * 30)
     scored = forecaster.forecast().outlooks[0].scored
