@@ -11,8 +11,8 @@ import pytest
 from tradewind.autoscaler.forecast import Forecaster, Outlook, Step
 from tradewind.autoscaler.forecast.blend import Blend, pinball
 from tradewind.autoscaler.forecast.book import ForecastBook
+from tradewind.autoscaler.forecast.buy_ahead import NodeEconomics, prewarm
 from tradewind.autoscaler.forecast.candidates import CANDIDATES, LEVELS, MEDIAN
-from tradewind.autoscaler.forecast.prewarm import NodeEconomics, prewarm
 from tradewind.autoscaler.forecast.series import SeriesKey, Steps
 from tradewind.autoscaler.shape import Shape
 
