@@ -1,0 +1,198 @@
+"""Demand as a series of equal steps: from observations as they come, from job rows, from the event log. Pure.
+
+Stands before the forecaster. The value of a step is the mean of the level over the step. A level holds until the next
+observation, as demand does: it changes when somebody asks for more or gives something back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tradewind.autoscaler.shape import Shape
+from tradewind.events import AnyEvent, HoldingChanged, JobStateChanged, JobSubmitted
+from tradewind.states import is_over
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A regular series; the first step begins at `start_s`."""
+
+    start_s: float
+    step_s: float
+    values: Array
+
+    @property
+    def times_s(self) -> Array:
+        return np.asarray(self.start_s + self.step_s * np.arange(len(self.values)), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """So much was wanted from one moment to another."""
+
+    start_s: float
+    end_s: float
+    amount: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step that is over. Not `known`: nobody looked, the level before it is assumed to have held."""
+
+    start_s: float
+    value: float
+    known: bool = True
+
+
+class Sampler:
+    """Observations at any time -> steps that are over."""
+
+    def __init__(self, step_s: float) -> None:
+        if not (math.isfinite(step_s) and step_s > 0):
+            raise ValueError(f"a step must be a positive number of seconds, not {step_s}")
+        self.step_s = step_s
+        self._at_s: float | None = None
+        self._level = 0.0
+        self._area = 0.0  # of the open step, until now
+
+    def observe(self, at_s: float, value: float) -> list[Step]:
+        """The steps that this observation closes. A value that is no number is no observation; below zero is zero."""
+        if not (math.isfinite(at_s) and math.isfinite(value)):
+            return []
+        closed = list(self._advance(at_s))
+        self._level = max(value, 0.0)
+        return closed
+
+    def _advance(self, at_s: float) -> Iterator[Step]:
+        if self._at_s is None or at_s < self._at_s - self.step_s:
+            # The first look, or a clock that was set back: the open step begins anew, as if the level had always held.
+            self._area = self._level * (at_s - self._start_of(at_s))
+            self._at_s = at_s
+            return
+        looked_s, start_s = self._at_s, self._start_of(self._at_s)
+        while at_s >= start_s + self.step_s:
+            end_s = start_s + self.step_s
+            self._area += self._level * (end_s - self._at_s)
+            # A step in which nobody looked, and after which nobody looked soon, is a gap.
+            yield Step(start_s, self._area / self.step_s, known=start_s < looked_s + self.step_s)
+            self._at_s, start_s, self._area = end_s, end_s, 0.0
+        self._area += self._level * max(at_s - self._at_s, 0.0)  # a small step back is no time at all
+        self._at_s = max(at_s, self._at_s)
+
+    def _start_of(self, at_s: float) -> float:
+        return math.floor(at_s / self.step_s) * self.step_s
+
+
+def series_of_spans(spans: Sequence[Span], step_s: float, until_s: float | None = None) -> Steps:
+    """Mean of the sum of all spans over each step, from the first start on; the last step is over at `until_s` (by
+    default the last start: what was asked for after it is not on record)."""
+    spans = [span for span in spans if span.amount > 0 and span.end_s > span.start_s]
+    if not spans:
+        return Steps(0.0, step_s, np.zeros(0))
+    start_s = math.floor(min(span.start_s for span in spans) / step_s) * step_s
+    last_s = max(span.start_s for span in spans) if until_s is None else until_s
+    edges_s = Steps(start_s, step_s, np.zeros(max(int((last_s - start_s) // step_s), 0) + 1)).times_s
+    area = _area_until(edges_s, spans, start_s)
+    return Steps(start_s, step_s, np.maximum(np.diff(area) / step_s, 0.0))
+
+
+def _area_until(edges_s: Array, spans: Sequence[Span], zero_s: float) -> Array:
+    """Amount x time that all spans together have used until each edge."""
+    amounts = np.array([span.amount for span in spans])
+    edges = edges_s - zero_s
+    total = np.zeros(len(edges))
+    for sign, moments in ((1.0, [span.start_s for span in spans]), (-1.0, [span.end_s for span in spans])):
+        at = np.array(moments) - zero_s
+        order = np.argsort(at)
+        count = np.searchsorted(at[order], edges, side="right")
+        height = np.concatenate([[0.0], np.cumsum(amounts[order])])[count]
+        moment = np.concatenate([[0.0], np.cumsum((amounts * at)[order])])[count]
+        total += sign * (height * edges - moment)
+    return total
+
+
+def series_of_jobs(rows: Iterable[tuple[float, float, float]], step_s: float) -> Steps:
+    """(submit, duration, accelerators) of each job -> accelerators wanted. A row that says nothing is left out."""
+    spans = [Span(submit, submit + duration, amount) for submit, duration, amount in rows if _is_job(submit, duration)]
+    return series_of_spans(spans, step_s)
+
+
+def _is_job(submit_s: float, duration_s: float) -> bool:
+    return math.isfinite(submit_s) and math.isfinite(duration_s) and duration_s > 0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SeriesKey:
+    """Whose demand, of which shape: what one forecast is about."""
+
+    tenant: str
+    shape: Shape
+
+    def __str__(self) -> str:
+        return f"{self.tenant}: {self.shape}"
+
+
+def series_of_events(events: Iterable[AnyEvent], step_s: float, until_s: float) -> dict[SeriesKey, Steps]:
+    """Requests of each shape and tenant, by step, out of the event log."""
+    return {
+        key: series_of_spans(spans, step_s, until_s) for key, spans in sorted(spans_of_events(events, until_s).items())
+    }
+
+
+def spans_of_events(events: Iterable[AnyEvent], until_s: float) -> Mapping[SeriesKey, list[Span]]:
+    """A job that states its workers wants them from its submission to its end. One that asks Ray for its resources
+    itself is known by what it holds."""
+    wanted = _Wanted()
+    for event in events:
+        if isinstance(event, JobSubmitted):
+            wanted.submitted(event)
+        elif isinstance(event, HoldingChanged):
+            wanted.holding(event)
+        elif isinstance(event, JobStateChanged) and is_over(event.state):
+            wanted.over(event.job_id, event.at_s)
+    for job_id in list(wanted.places):
+        wanted.over(job_id, until_s)
+    return wanted.spans
+
+
+class _Wanted:
+    """The fold: what each job wants at the moment, by place ("" or the node that it holds), and what is over."""
+
+    def __init__(self) -> None:
+        self.spans: dict[SeriesKey, list[Span]] = {}
+        self.places: dict[str, dict[str, tuple[SeriesKey, float, float]]] = {}  # job -> place -> key, since, amount
+        self._tenants: dict[str, str] = {}
+
+    def submitted(self, event: JobSubmitted) -> None:
+        spec = event.spec
+        self._tenants[event.job_id] = spec.tenant
+        self.places[event.job_id] = {}
+        if spec.max_workers and spec.worker_resources:
+            key = SeriesKey(spec.tenant, Shape.of(spec.worker_resources, spec.worker_labels))
+            self.places[event.job_id][""] = (key, event.at_s, float(spec.max_workers))
+
+    def holding(self, event: HoldingChanged) -> None:
+        places = self.places.get(event.job_id)
+        if places is None or "" in places:
+            return  # it has ended, or said what it wants
+        self._close(places, event.launch_id, event.at_s)
+        shape = Shape.of(event.resources)
+        if shape.resources:
+            places[event.launch_id] = (SeriesKey(self._tenants[event.job_id], shape), event.at_s, 1.0)
+
+    def over(self, job_id: str, at_s: float) -> None:
+        places = self.places.pop(job_id, {})
+        for place in list(places):
+            self._close(places, place, at_s)
+
+    def _close(self, places: dict[str, tuple[SeriesKey, float, float]], place: str, at_s: float) -> None:
+        if place in places:
+            key, since_s, amount = places.pop(place)
+            self.spans.setdefault(key, []).append(Span(since_s, at_s, amount))
