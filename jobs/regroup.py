@@ -29,6 +29,9 @@ from tradewind.jobs.mesh import make_mesh
 
 REBUILD_TIMEOUT_S = 30.0  # to stand in a new group; members that are lost meanwhile are told of, and break it off
 COLLECTIVE_TIMEOUT_S = 300.0
+# Gradients of at most so much go round in one piece: to begin an all-reduce takes longer than they take on their way.
+# By default torch begins with a bucket of 1 MiB, so that large models start early.
+ONE_BUCKET_MIB = 4
 
 Address = tuple[str, int]
 
@@ -140,9 +143,14 @@ class Replica(torch.nn.Module):  # type: ignore[misc]
         laden = _Laden(self.module, freight)
         link.freight, link.cargo = laden.freight, torch.zeros_like(laden.freight, requires_grad=False)
         link.shelf = link.cargo.numpy() if link.cargo.device.type == "cpu" else None
+        size_bytes = sum(each.numel() * each.element_size() for each in laden.parameters() if each.requires_grad)
         # Gradients stay in the buckets in which they were summed: nothing is copied back.
         link.wrapped = torch.nn.parallel.DistributedDataParallel(
-            laden, init_sync=False, forward_sync_buffers=False, gradient_as_bucket_view=True
+            laden,
+            init_sync=False,
+            forward_sync_buffers=False,
+            gradient_as_bucket_view=True,
+            bucket_cap_mb=ONE_BUCKET_MIB if size_bytes <= ONE_BUCKET_MIB * 2**20 else None,
         )
 
     def backward(
