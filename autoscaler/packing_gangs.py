@@ -1,0 +1,429 @@
+"""Gangs onto rooms: all bundles or none, in one region, inside one slice where that is possible. Pure.
+
+Where a gang could lie in several places, the one that ends earliest in the list of slots is taken. A slot that is bought
+later stands later, so the choice is the same again at the next tick (see packing.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from tradewind.autoscaler.packing_kinds import Kind, Rows, apart, by_kind, put_rows, sharing
+from tradewind.autoscaler.packing_rooms import Ints, Rooms, Slot
+from tradewind.autoscaler.ray_snapshot import Gang, Strategy
+from tradewind.autoscaler.shape import LabelRule, Selector, Shape, add_up
+from tradewind.model import LABEL_REGION, LABEL_ZONE
+
+PlaceRows = Callable[[Ints, int, int], Rows]
+Placed = list[tuple[int, Shape]]  # index of the slot, bundle
+
+ANYWHERE = ""
+_DEAD_BEFORE_A_NEW_LOOK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """For whom is bought."""
+
+    source: str
+    size: int  # how many requests the whole need or gang has
+    is_gang: bool = False
+    alone: bool = False  # its requests must lie on different nodes ...
+    sharers: int = 1  # ... each of which so many like it may share
+    may_pass_share: bool = False  # of one market
+
+
+class Buyer(Protocol):
+    """Where more room comes from."""
+
+    @property
+    def regions(self) -> Sequence[str]:
+        """Where anything is sold."""
+        ...
+
+    @property
+    def counts_askers(self) -> bool:
+        """Whether it matters for whom is bought."""
+        ...
+
+    def buy(self, shape: Shape, count: int, asker: Asker) -> Sequence[Slot]:
+        """New slots for some of these `count` requests, or nothing. Each takes one at the least, but for the further
+        hosts of a slice."""
+        ...
+
+    def buy_slice(self, gang: Gang) -> Sequence[Slot]:
+        """The hosts of one slice that takes the whole gang, or nothing."""
+        ...
+
+    def undo(self, slots: Sequence[Slot]) -> None:
+        """Give back what was bought for a gang that could not be placed as a whole."""
+        ...
+
+    def by_price(self, regions: Sequence[str], pieces: Sequence[Shape]) -> Sequence[str]:
+        """The regions where these are cheapest first."""
+        ...
+
+
+def gang_source(gang: Gang) -> str:
+    return f"gang {gang.gang_id[:8]}"
+
+
+def together(bundles: Iterable[Shape]) -> Shape:
+    """One shape that asks for everything at once. Selectors of several bundles must all hold: every combination."""
+    bundles = list(bundles)
+    combined: list[Selector] = [()]
+    for alternatives in sorted({bundle.selectors for bundle in bundles if bundle.selectors}):
+        combined = [(*before, *selector) for before in combined for selector in alternatives]
+    resources = add_up(dict(bundle.resources) for bundle in bundles)
+    selectors = [] if combined == [()] else combined
+    return Shape.of(resources, selectors=selectors)
+
+
+def pieces_of(gang: Gang) -> tuple[Shape, ...]:
+    """What must lie on one node each: the bundles, or all of them as one piece."""
+    return (together(gang.bundles),) if gang.strategy is Strategy.STRICT_PACK else gang.bundles
+
+
+def names_a_place(bundles: Iterable[Shape]) -> bool:
+    """Who asks for regions or zones himself may also spread over several."""
+    rules = (rule for bundle in bundles for selector in bundle.selectors for rule in selector)
+    return any(rule.key in (LABEL_REGION, LABEL_ZONE) for rule in rules)
+
+
+def inside(shape: Shape, region: str, regions: Sequence[str]) -> Shape:
+    """The same, and in no other region. A node that does not say where it is (the head) is not elsewhere."""
+    others = tuple(other for other in regions if other != region)
+    if region == ANYWHERE or not others:
+        return shape
+    rule = LabelRule(LABEL_REGION, others, negated=True)
+    return Shape.of(dict(shape.resources), selectors=[(*selector, rule) for selector in shape.selectors or ((),)])
+
+
+@dataclass(slots=True)
+class _Open:
+    """Slots that had room for a shape when it was last looked at, in order."""
+
+    indices: list[int]
+    known: int  # slots from here on are not in it yet
+    dead: int = 0  # steps over slots that are full by now
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """Bundles that have found a slot so far, and where the search for the next one of a shape goes on: every slot
+    before that is full or taken."""
+
+    taken: set[int]
+    placed: Placed = field(default_factory=list)
+    position: dict[Shape, int] = field(default_factory=dict)
+
+
+class GangPlaces:
+    """Places gangs one after another on the same rooms."""
+
+    def __init__(self, rooms: Rooms, buyer: Buyer) -> None:
+        self._rooms, self._buyer = rooms, buyer
+        self._open: dict[Shape, _Open] = {}
+        self._pieces: dict[tuple[Strategy, tuple[Shape, ...]], tuple[Shape, ...]] = {}
+        self._inside: dict[tuple[Shape, str], Shape] = {}
+        self._failed: dict[tuple[Strategy, tuple[Shape, ...], str], int] = {}
+        self._grown: dict[str, int] = {}  # region -> slots bought there
+        self._slices: dict[str, list[int]] = {}  # by name of the slice
+        self._note_slices(0)
+        here = {slot.labels.get(LABEL_REGION, ANYWHERE) for slot in rooms.slots}
+        self._regions = sorted((here | set(buyer.regions)) - {ANYWHERE})
+
+    def place_all(self, gangs: Sequence[Gang]) -> Iterator[tuple[Gang, Shape, Ints] | Gang]:
+        """(gang, piece, slots) for each piece that differs; the gang alone where it found no place."""
+        for kind, alike in by_kind(gangs):
+            size = len(pieces_of(alike[0]))
+            piece = pieces_of(alike[0])[0]
+            if len(kind.runs) > 1 or not self._can_be_placed_at_once(kind, piece, alike):
+                for gang in alike:
+                    placed = self.place(gang)
+                    if placed is None:
+                        yield gang
+                    else:
+                        yield from ((gang, each, np.array([index])) for index, each in placed)
+                continue
+            slots = self._place_alike(kind, piece, size, alike)
+            yield from ((gang, piece, row) for gang, row in zip(alike, slots, strict=False))
+            yield from alike[len(slots) :]
+
+    def place(self, gang: Gang) -> Placed | None:
+        key = (gang.strategy, gang.bundles)
+        if key not in self._pieces:
+            self._pieces[key] = pieces_of(gang)
+        for shape in [shape for shape, known in self._open.items() if known.dead > _DEAD_BEFORE_A_NEW_LOOK]:
+            del self._open[shape]
+        pieces, regions = self._pieces[key], self._regions_of(gang)
+        placed = self._on_what_is_there(gang, pieces, regions)
+        return placed if placed is not None else self._on_new(gang, pieces, regions)
+
+    def bound(self, gang: Gang, piece: Shape, slot: Slot) -> Shape:
+        """The piece as it must be asked for from now on: where the gang lies."""
+        if len(self._regions_of(gang)) < 2 and not gang.placed_on:
+            return piece
+        return self._in(piece, slot.labels.get(LABEL_REGION, ANYWHERE))
+
+    # --- many alike -------------------------------------------------------------------------------------------
+
+    def _can_be_placed_at_once(self, kind: Kind, piece: Shape, alike: Sequence[Gang]) -> bool:
+        """Not where each must be looked at by itself: it lies somewhere already, wants a slice, is counted for its
+        owner, or could use a node that belongs to every region."""
+        if self._buyer.counts_askers or wants_slice(alike[0]) or any(gang.placed_on for gang in alike):
+            return False
+        if len(self._regions_of(alike[0])) < 2:
+            return True
+        nowhere = Shape.of(
+            dict(piece.resources), selectors=[(LabelRule(LABEL_REGION, tuple(self._regions), negated=True),)]
+        )
+        return not self._rooms.copies(nowhere).any()
+
+    def _place_alike(self, kind: Kind, piece: Shape, size: int, alike: Sequence[Gang]) -> Ints:
+        """Slots of the first gangs, as many as found a place: on what is there, by the earliest ends, then on new."""
+        place = apart if kind.strategy is Strategy.STRICT_SPREAD else sharing
+        regions = self._regions_of(alike[0])
+        rows = [place(self._rooms.copies(self._in(piece, region)), size, len(alike)) for region in regions]
+        slots = np.concatenate([each.slots for each in rows])
+        slots = slots[np.argsort(np.concatenate([each.ends for each in rows]), kind="stable")[: len(alike)]]
+        put_rows(self._rooms, piece, slots)
+        ordered = regions if len(regions) < 2 else self._buyer.by_price(regions, (piece,) * size)
+        for region in ordered:
+            if len(slots) < len(alike):
+                shape, most = self._in(piece, region), len(alike) - len(slots)
+                new = self._buy_alike(shape, size, most, place, Asker(gang_source(alike[0]), size, True, place is apart))
+                put_rows(self._rooms, piece, new)
+                slots = np.concatenate([slots, new])
+        return slots
+
+    def _buy_alike(self, shape: Shape, size: int, most: int, place: PlaceRows, asker: Asker) -> Ints:
+        """Buys until `most` gangs have a place or nothing more is sold, and gives back what serves no whole gang."""
+        before, copies, rows = len(self._rooms), self._rooms.copies(shape), Rows(size)
+        while True:
+            rows.parts += place(copies, size, most - rows.count).parts
+            if rows.count == most:
+                break
+            slots = self._buyer.buy(shape, *_next_purchase(copies, size, most - rows.count, asker))
+            if not slots:
+                break
+            first = self._append(slots)
+            copies = np.concatenate([copies, self._rooms.copies(shape)[first:]])
+        self._give_back(max(before, int(rows.ends.max(initial=-1)) + 1))
+        return rows.slots
+
+    # --- where ------------------------------------------------------------------------------------------------
+
+    def _regions_of(self, gang: Gang) -> Sequence[str]:
+        if len(self._regions) < 2 or names_a_place(gang.bundles):
+            return (ANYWHERE,)
+        here = {self._rooms.slots[index].labels.get(LABEL_REGION, ANYWHERE) for index in self._held_by(gang)}
+        return sorted(here - {ANYWHERE}) or self._regions
+
+    def _on_what_is_there(self, gang: Gang, pieces: tuple[Shape, ...], regions: Sequence[str]) -> Placed | None:
+        """Of all regions and slices where it fits, the one that ends earliest."""
+        found = [self._try_region(gang, pieces, region) for region in regions]
+        if self._slices and wants_slice(gang):
+            found += [self._try(gang, pieces, ANYWHERE, within) for within in self._slices.values()]
+        ended = [(max(index for index, _ in placed), number) for number, placed in enumerate(found) if placed]
+        if not ended:
+            return None
+        best = found[min(ended)[1]]
+        assert best is not None
+        self._put(best, 1)
+        return best
+
+    def _try_region(self, gang: Gang, pieces: tuple[Shape, ...], region: str) -> Placed | None:
+        """Rooms only shrink: what did not fit before fits only when more was bought there."""
+        key, size = (gang.strategy, gang.bundles, region), self._grown.get(region, 0)
+        if not gang.placed_on and self._failed.get(key) == size:
+            return None
+        placed = self._try(gang, pieces, region)
+        if placed is None and not gang.placed_on:
+            self._failed[key] = size
+        return placed
+
+    def _on_new(self, gang: Gang, pieces: tuple[Shape, ...], regions: Sequence[str]) -> Placed | None:
+        hosts = self._buyer.buy_slice(gang) if wants_slice(gang) else ()
+        if hosts:
+            first = self._append(hosts)
+            placed = self._try(gang, pieces, ANYWHERE, range(first, len(self._rooms)))
+            if placed is not None:
+                self._put(placed, 1)
+                return placed
+            self._give_back(first)
+        ordered = regions if len(regions) < 2 else self._buyer.by_price(regions, pieces)
+        for region in ordered:
+            placed = self._try(gang, pieces, region, buying=True)
+            if placed is not None:
+                self._put(placed, 1)
+                return placed
+        return None
+
+    # --- one attempt ------------------------------------------------------------------------------------------
+
+    def _try(
+        self,
+        gang: Gang,
+        pieces: tuple[Shape, ...],
+        region: str,
+        within: Sequence[int] | None = None,
+        buying: bool = False,
+    ) -> Placed | None:
+        """Where the pieces would lie. Leaves the rooms as they were, but for slots that were bought with success."""
+        before, attempt = len(self._rooms), _Attempt(set(self._held_by(gang)))
+        fresh_only = gang.strategy is Strategy.STRICT_SPREAD
+        if within is None:
+            for piece in dict.fromkeys(pieces):
+                self._candidates(self._in(piece, region))  # looked up while nothing is taken yet
+        for number, piece in enumerate(pieces):
+            shape = self._in(piece, region)
+            index = self._find(shape, attempt, fresh_only, within)
+            if index is None and buying:
+                count = 1 if fresh_only else len(pieces) - number
+                index = self._buy(shape, count, Asker(gang_source(gang), len(pieces), True, fresh_only))
+            if index is None:
+                break
+            self._rooms.put(index, shape, 1)
+            attempt.placed.append((index, piece))
+            attempt.taken.add(index)
+        self._put(attempt.placed, -1)
+        if len(attempt.placed) == len(pieces):
+            return attempt.placed
+        self._give_back(before)
+        return None
+
+    def _find(
+        self, shape: Shape, attempt: _Attempt, fresh_only: bool, within: Sequence[int] | None
+    ) -> int | None:
+        """STRICT_SPREAD only takes fresh nodes. PACK and SPREAD are preferences, which Ray keeps as far as the room
+        allows: here both count what is needed at the least, on nodes of the gang first. To prefer fresh nodes for
+        SPREAD would place differently once the bought ones are there, and buy again."""
+        if not fresh_only:
+            for index in sorted(attempt.taken):
+                if (within is None or index in within) and self._rooms.fits_at(index, shape):
+                    return index
+        candidates = within if within is not None else self._candidates(shape)
+        start = attempt.position.get(shape, 0)
+        for position in range(start, len(candidates)):
+            index = candidates[position]
+            if index not in attempt.taken and self._rooms.fits_at(index, shape):
+                self._passed(shape, attempt, position + 1, within)
+                return index
+        self._passed(shape, attempt, len(candidates), within)
+        return None
+
+    def _passed(self, shape: Shape, attempt: _Attempt, position: int, within: Sequence[int] | None) -> None:
+        if within is None:
+            self._open[shape].dead += position - attempt.position.get(shape, 0) - 1
+        attempt.position[shape] = position
+
+    def _candidates(self, shape: Shape) -> list[int]:
+        size, known = len(self._rooms), self._open.get(shape)
+        if known is None:
+            indices = np.flatnonzero(self._rooms.copies(shape) > 0).tolist()
+            known = self._open[shape] = _Open(indices, size)
+        elif known.known < size:
+            known.indices.extend(range(known.known, size))
+            known.known = size
+        return known.indices
+
+    def _held_by(self, gang: Gang) -> Iterator[int]:
+        if gang.placed_on:
+            for index, slot in enumerate(self._rooms.slots):
+                if slot.ray_node_id and slot.ray_node_id in gang.placed_on:
+                    yield index
+
+    def _in(self, piece: Shape, region: str) -> Shape:
+        if region == ANYWHERE:
+            return piece
+        if (piece, region) not in self._inside:
+            self._inside[piece, region] = inside(piece, region, self._regions)
+        return self._inside[piece, region]
+
+    # --- effects on the rooms ---------------------------------------------------------------------------------
+
+    def _put(self, placed: Placed, copies: int) -> None:
+        for index, piece in placed:
+            self._rooms.put(index, piece, copies)
+
+    def _buy(self, shape: Shape, count: int, asker: Asker) -> int | None:
+        slots = self._buyer.buy(shape, count, asker)
+        if not slots:
+            return None
+        first = self._append(slots)
+        return next(index for index in range(first, len(self._rooms)) if self._rooms.fits_at(index, shape))
+
+    def _append(self, slots: Sequence[Slot]) -> int:
+        first = len(self._rooms)
+        self._rooms.append(slots)
+        self._note_slices(first)
+        self._count_regions(slots, 1)
+        return first
+
+    def _give_back(self, length: int) -> None:
+        slots = self._rooms.slots[length:]
+        if not slots:
+            return
+        self._buyer.undo(slots)
+        self._rooms.truncate(length)
+        self._count_regions(slots, -1)
+        for slot in slots:
+            self._slices.pop(slot.name, None)
+        for known in self._open.values():
+            while known.indices and known.indices[-1] >= length:
+                known.indices.pop()
+            known.known = min(known.known, length)
+
+    def _note_slices(self, first: int) -> None:
+        for index in range(first, len(self._rooms)):
+            slot = self._rooms.slots[index]
+            if slot.offer is not None and slot.offer.hosts > 1:
+                self._slices.setdefault(slot.name, []).append(index)
+
+    def _count_regions(self, slots: Sequence[Slot], step: int) -> None:
+        for slot in slots:
+            region = slot.labels.get(LABEL_REGION, ANYWHERE)
+            for key in {region, ANYWHERE}:
+                self._grown[key] = self._grown.get(key, 0) + step
+
+
+def _next_purchase(copies: Ints, size: int, gangs: int, asker: Asker) -> tuple[int, Asker]:
+    """(how many requests, for whom) to buy for next: of bundles that lie apart, those that one more gang lacks, on nodes
+    that may serve the others, too."""
+    if not asker.alone:
+        return gangs * size - int(copies.sum()), asker
+    return size - int(np.count_nonzero(copies)), replace(asker, sharers=gangs)
+
+
+def wants_slice(gang: Gang) -> bool:
+    """Several hosts of accelerators that are wired together."""
+    several = len(gang.bundles) > 1 and gang.strategy is not Strategy.STRICT_PACK
+    return several and all(any(key == "TPU" for key, _ in bundle.resources) for bundle in gang.bundles)
+
+
+def fits_slice(gang: Gang, hosts: Sequence[Slot]) -> bool:
+    return GangPlaces(Rooms(hosts), NoBuyer()).place(gang) is not None
+
+
+class NoBuyer:
+    """Only what is there and what is coming."""
+
+    regions: Sequence[str] = ()
+    counts_askers = False
+
+    def buy(self, shape: Shape, count: int, asker: Asker) -> Sequence[Slot]:  # noqa: ARG002
+        return ()
+
+    def buy_slice(self, gang: Gang) -> Sequence[Slot]:  # noqa: ARG002
+        return ()
+
+    def undo(self, slots: Sequence[Slot]) -> None:
+        pass
+
+    def by_price(self, regions: Sequence[str], pieces: Sequence[Shape]) -> Sequence[str]:  # noqa: ARG002
+        return regions
