@@ -18,11 +18,11 @@ import numpy as np
 from tradewind.autoscaler.demand import Demand, Need
 from tradewind.autoscaler.packing_gangs import Asker, Buyer, GangPlaces, NoBuyer, gang_source, together
 from tradewind.autoscaler.packing_rooms import Ints, Rooms, Slot, first_fit
-from tradewind.autoscaler.packing_slots import slots_of, with_room
+from tradewind.autoscaler.packing_slots import new_slots, slots_of, with_room
 from tradewind.autoscaler.ray_snapshot import Gang
 from tradewind.autoscaler.shape import Shape
 
-__all__ = ["Buyer", "NoBuyer", "Packing", "Slot", "slots_of", "together", "with_room"]
+__all__ = ["Buyer", "NoBuyer", "Packing", "Slot", "new_slots", "slots_of", "together", "with_room"]
 
 
 @dataclass(frozen=True, slots=True)

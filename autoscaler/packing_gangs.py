@@ -1,7 +1,7 @@
 """Gangs onto rooms: all bundles or none, in one region, inside one slice where that is possible. Pure.
 
-Where a gang could lie in several places, the one that ends earliest in the list of slots is taken. A slot that is bought
-later stands later, so the choice is the same again at the next tick (see packing.py).
+Where a gang could lie in several places, the one that ends earliest in the list of slots is taken. A slot that is
+bought later stands later, so the choice is the same again at the next tick (see packing.py).
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class GangPlaces:
         for kind, alike in by_kind(gangs):
             size = len(pieces_of(alike[0]))
             piece = pieces_of(alike[0])[0]
-            if len(kind.runs) > 1 or not self._can_be_placed_at_once(kind, piece, alike):
+            if len(kind.runs) > 1 or not self._can_be_placed_at_once(piece, alike):
                 for gang in alike:
                     placed = self.place(gang)
                     if placed is None:
@@ -172,7 +172,7 @@ class GangPlaces:
 
     # --- many alike -------------------------------------------------------------------------------------------
 
-    def _can_be_placed_at_once(self, kind: Kind, piece: Shape, alike: Sequence[Gang]) -> bool:
+    def _can_be_placed_at_once(self, piece: Shape, alike: Sequence[Gang]) -> bool:
         """Not where each must be looked at by itself: it lies somewhere already, wants a slice, is counted for its
         owner, or could use a node that belongs to every region."""
         if self._buyer.counts_askers or wants_slice(alike[0]) or any(gang.placed_on for gang in alike):
@@ -196,7 +196,9 @@ class GangPlaces:
         for region in ordered:
             if len(slots) < len(alike):
                 shape, most = self._in(piece, region), len(alike) - len(slots)
-                new = self._buy_alike(shape, size, most, place, Asker(gang_source(alike[0]), size, True, place is apart))
+                new = self._buy_alike(
+                    shape, size, most, place, Asker(gang_source(alike[0]), size, True, place is apart)
+                )
                 put_rows(self._rooms, piece, new)
                 slots = np.concatenate([slots, new])
         return slots
@@ -297,9 +299,7 @@ class GangPlaces:
         self._give_back(before)
         return None
 
-    def _find(
-        self, shape: Shape, attempt: _Attempt, fresh_only: bool, within: Sequence[int] | None
-    ) -> int | None:
+    def _find(self, shape: Shape, attempt: _Attempt, fresh_only: bool, within: Sequence[int] | None) -> int | None:
         """STRICT_SPREAD only takes fresh nodes. PACK and SPREAD are preferences, which Ray keeps as far as the room
         allows: here both count what is needed at the least, on nodes of the gang first. To prefer fresh nodes for
         SPREAD would place differently once the bought ones are there, and buy again."""
@@ -393,8 +393,8 @@ class GangPlaces:
 
 
 def _next_purchase(copies: Ints, size: int, gangs: int, asker: Asker) -> tuple[int, Asker]:
-    """(how many requests, for whom) to buy for next: of bundles that lie apart, those that one more gang lacks, on nodes
-    that may serve the others, too."""
+    """(how many requests, for whom) to buy for next: of bundles that lie apart, those that one more gang lacks, on
+    nodes that may serve the others, too."""
     if not asker.alone:
         return gangs * size - int(copies.sum()), asker
     return size - int(np.count_nonzero(copies)), replace(asker, sharers=gangs)

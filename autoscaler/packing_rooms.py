@@ -131,7 +131,8 @@ class _Codes:
 def first_fit(copies: Ints, count: int) -> Ints:
     """How many go where, filling from the front."""
     before = np.cumsum(copies) - copies
-    return np.clip(count - before, 0, copies)
+    taken: Ints = np.clip(count - before, 0, copies)
+    return taken
 
 
 def _grown(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:

@@ -40,6 +40,12 @@ def slots_of(view: View, gone: frozenset[str] = frozenset()) -> list[Slot]:
     return found
 
 
+def new_slots(offers: Sequence[Offer], view: View) -> list[Slot]:
+    """What is about to be bought, as it will look at the next tick."""
+    hosts = _Hosts(view)
+    return [slot for number, offer in enumerate(offers) for slot in hosts.of(offer, f"new:{number}")]
+
+
 class _Hosts:
     """What nodes of an offer will bring; thought of once for all that are alike."""
 

@@ -24,7 +24,7 @@ def list_price(offer: Offer) -> float:
 @dataclass(frozen=True, slots=True)
 class Cap:
     """At most so many nodes and so much money on the offers (and, for a tenant, the sources) that it is about.
-    `used_nodes` and `used_uusd_per_h` count what a node's offer alone does not tell; None: all alive nodes of `offers`."""
+    `used_nodes` and `used_uusd_per_h` are for what a node's offer does not tell; None: all alive nodes of `offers`."""
 
     name: str  # as people read it: "the quota of 64 g6.xlarge in us-east-1"
     offers: Callable[[Offer], bool] | None = None  # None: all

@@ -1,9 +1,9 @@
 """Random clusters, demands and price lists for plan_scale.py, all drawn from one seed. Not a benchmark itself.
 
 Machines are of the families that clouds sell (general, CPU, memory, GPU), in many regions of three clouds, on-demand
-and spot. Prices are near the real ones of 2026: a family's price per vCPU and per GPU, times a factor of the region, times
-the discount of spot, which differs by market. Nodes that exist are mostly full, as they are when requests wait; the rest
-has some room.
+and spot. Prices are near the real ones of 2026: a family's price per vCPU and per GPU, times a factor of the region,
+times the discount of spot, which differs by market. Nodes that exist are mostly full, as they are when requests wait;
+the rest has some room.
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ def _offer(draw: random.Random, family: str, place: Market, factor: float) -> Of
 # --- nodes ------------------------------------------------------------------------------------------------------
 
 
-def _make_nodes(draw: random.Random, offers: tuple[Offer, ...], count: int) -> tuple[tuple[NodeView, ...], list[RayNode]]:
+def _make_nodes(
+    draw: random.Random, offers: tuple[Offer, ...], count: int
+) -> tuple[tuple[NodeView, ...], list[RayNode]]:
     views, in_ray = [], []
     for number in range(count):
         offer = draw.choice(offers)
@@ -169,7 +171,9 @@ def _pinned(draw: random.Random, resources: dict[str, float], offers: tuple[Offe
     rules = {
         "market": LabelRule(LABEL_MARKET_TYPE, (str(like.market.capacity),)),
         "region": LabelRule(LABEL_REGION, (like.market.region,)),
-        "gpu": LabelRule(LABEL_ACCELERATOR, (like.accelerator,) if like.accelerator else ("H100",), not like.accelerator),
+        "gpu": LabelRule(
+            LABEL_ACCELERATOR, (like.accelerator,) if like.accelerator else ("H100",), not like.accelerator
+        ),
     }
     first = rules[draw.choice(list(rules))]
     if draw.random() < 0.3:  # an alternative that is less liked

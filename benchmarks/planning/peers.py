@@ -1,7 +1,7 @@
-"""Ray's own schedulers on the same case, each in a child process that is ended after a time limit. Not a benchmark itself.
+"""Ray's own schedulers on the same case, each in a child process that is ended after a time limit. Not a benchmark.
 
-Both know no price and no market: an offer becomes a node type of its own. What they would launch is priced by us. Version 1
-knows no labels (its requests go without selectors).
+Both know no price and no market: an offer becomes a node type of its own. What they would launch is priced by us.
+Version 1 knows no labels (its requests go without selectors).
 """
 
 from __future__ import annotations
@@ -133,9 +133,7 @@ def _v2_instances(case: Case) -> list[Any]:
     for node in case.view.nodes:
         name, key, ray = node.launch_id, node.requested.offer.market.key, node.ray
         status = Instance.RAY_RUNNING if ray else Instance.ALLOCATED
-        instance = Instance(
-            instance_type=key, status=status, instance_id=name, node_id=name, node_kind=NodeKind.WORKER
-        )
+        instance = Instance(instance_type=key, status=status, instance_id=name, node_id=name, node_kind=NodeKind.WORKER)
         state = None
         if ray is not None:
             idle = ray.idle_s > 0
