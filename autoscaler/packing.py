@@ -11,38 +11,26 @@ here must choose by what stands earliest, never by what looks best among all.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tradewind.autoscaler.demand import Demand, Need
-from tradewind.autoscaler.packing_gangs import Asker, Buyer, GangPlaces, NoBuyer, gang_source, together
-from tradewind.autoscaler.packing_rooms import Ints, Rooms, Slot, first_fit
-from tradewind.autoscaler.packing_slots import new_slots, slots_of, with_room
+from tradewind.autoscaler.packing_gangs import Asker, Buyer, GangPlaces, NoBuyer, together
+from tradewind.autoscaler.packing_rooms import Ints, Lay, Rooms, Slot, first_fit
+from tradewind.autoscaler.packing_slots import new_slots, slots_of
 from tradewind.autoscaler.ray_snapshot import Gang
 from tradewind.autoscaler.shape import Shape
 
-__all__ = ["Buyer", "NoBuyer", "Packing", "Slot", "new_slots", "slots_of", "together", "with_room"]
-
-
-@dataclass(frozen=True, slots=True)
-class Lay:
-    """Copies of one shape that lie on slots."""
-
-    shape: Shape
-    source: str
-    slots: Ints
-    copies: Ints
-    gang: Gang | None = None
-    bound: Shape | None = None  # of a gang: the shape inside the region where it lies
+__all__ = ["Buyer", "NoBuyer", "Packing", "Slot", "new_slots", "slots_of", "together"]
 
 
 @dataclass(slots=True)
 class Packing:
     """Fills slots; asks the buyer for more. `unplaced` are the needs and gangs for which there was no room.
 
-    `slots` may leave out nodes without room for anything (`with_room`); `everything` then names all nodes, which count
-    for constraints."""
+    `slots` may leave out nodes on which nothing of the demand fits; `everything` then names all nodes, which count for
+    constraints."""
 
     slots: Sequence[Slot]
     buyer: Buyer = field(default_factory=NoBuyer)
@@ -67,13 +55,14 @@ class Packing:
         all_slots = [*(self.everything or ()), *self.bought] if self.held else []
         return frozenset(by_demand | {all_slots[index].name for lay in self.held for index in lay.slots.tolist()})
 
-    def on_bought(self) -> Iterator[tuple[Lay, Ints, Ints]]:
+    def on_bought(self) -> Iterator[Lay]:
         """What lies on bought slots, counted from the first of them; constraints last."""
         for lays, first in ((self.lays, len(self.slots)), (self.held, len(self.everything or ()))):
             for lay in lays:
-                new = lay.slots >= first
-                if new.any():
-                    yield lay, lay.slots[new] - first, lay.copies[new]
+                new = np.flatnonzero(lay.slots >= first)
+                if len(new):
+                    sources = lay.sources if len(lay.sources) == 1 else [lay.sources[index] for index in new.tolist()]
+                    yield replace(lay, sources=sources, slots=lay.slots[new] - first, copies=lay.copies[new])
 
     def fill(self, demand: Demand) -> Packing:
         places = GangPlaces(self.rooms, self.buyer)
@@ -81,9 +70,7 @@ class Packing:
             if isinstance(placed, Gang):
                 self.unplaced.append(placed)
             else:
-                gang, piece, slots = placed
-                bound = places.bound(gang, piece, self.rooms.slots[slots[0]])
-                self.lays.append(Lay(piece, gang_source(gang), slots, np.ones_like(slots), gang, bound))
+                self.lays.append(placed)
         for shape, needs in _by_shape(demand.needs).items():
             self._place_needs(shape, needs)
         if demand.constraints:
@@ -121,7 +108,7 @@ class Packing:
     def _put(self, indices: Ints, copies: Ints, need: Need) -> None:
         if len(indices):
             self.rooms.put(indices, need.shape, copies)
-            self.lays.append(Lay(need.shape, need.source, indices, copies))
+            self.lays.append(Lay(need.shape, (need.source,), indices, copies))
 
     def _hold_constraints(self, constraints: Sequence[Need]) -> None:
         """Constraints are met by totals, whatever runs there: they are packed on all nodes as if these were empty."""

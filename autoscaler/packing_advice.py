@@ -1,13 +1,13 @@
 """An idea of what to buy: an integer program over patterns. Pure.
 
-A pattern is one node of an offer with so many copies of each shape on it. The program (HiGHS) covers all that was bought
-for at the least price:
+A pattern is one node of an offer with so many copies of each shape on it. The program (HiGHS) covers all that was
+bought for at the least price:
 
     min  sum price_p x_p    s.t.  sum n_pj x_p >= count_j,  x whole
 
-It starts with the patterns that first-fit made, and gets better ones by column generation: the dual prices of the linear
-program say what a copy of each shape is worth, and nodes that hold more than they cost are added. First-fit judges the
-answer (packing_basket.py), so that a poor one costs a moment and nothing else.
+It starts with the patterns that first-fit made, and gets better ones by column generation: the dual prices of the
+linear program say what a copy of each shape is worth, and nodes that hold more than they cost are added. First-fit
+judges the answer (packing_basket.py), so that a poor one costs a moment and nothing else.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import numpy as np
 from scipy.optimize import LinearConstraint, linprog, milp
 from scipy.sparse import csr_matrix
 
+from tradewind.autoscaler.packing import Packing
 from tradewind.autoscaler.packing_loads import Loads
-from tradewind.autoscaler.packing_rooms import Floats, Ints, Slot
+from tradewind.autoscaler.packing_rooms import Floats, Ints
 from tradewind.autoscaler.packing_stock import Stock
 from tradewind.autoscaler.shape import EPSILON
 
@@ -50,12 +51,14 @@ class _Program:
         self.copies = np.concatenate([self.copies, copies])
 
 
-def advise(loads: Loads, slots: list[Slot], stock: Stock) -> list[int]:
-    """Offers of the stock to buy, in the order in which first-fit should meet them. Nothing where the program would be too
-    large to be worth its time, or where a constraint or a slice is among what was bought."""
-    small = len(slots) <= _MOST_NODES and len(loads.shapes) * len(stock.offers) <= _MOST_PAIRS
-    owner = [stock.index_of(slot) for slot in slots]
-    if not small or loads.held.any() or None in owner or not all(shape.resources for shape in loads.shapes):
+def advise(packing: Packing, stock: Stock) -> list[int]:
+    """Offers of the stock to buy instead, in the order in which first-fit should meet them. Nothing where the program
+    would be too large to be worth its time, or where a constraint or a slice is among what was bought."""
+    owner = [stock.index_of(slot) for slot in packing.bought]
+    if len(owner) > _MOST_NODES or None in owner or packing.held:
+        return []
+    loads = Loads.of(packing)
+    if len(loads.shapes) * len(stock.offers) > _MOST_PAIRS or not all(shape.resources for shape in loads.shapes):
         return []
     program = _program(loads, np.array(owner), stock)
     worth = _worth(program)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from tradewind.autoscaler.demand import Demand, Need
 from tradewind.autoscaler.packing import Packing, Slot
 from tradewind.autoscaler.packing_advice import advise
-from tradewind.autoscaler.packing_loads import Loads
 from tradewind.autoscaler.packing_shop import Shop
 from tradewind.autoscaler.packing_stock import Purse, Stock
 
@@ -26,7 +25,7 @@ class Basket:
     def __init__(self, packing: Packing, shop: Shop) -> None:
         self.packing, self.shop, self.stock = packing, shop, shop.stock
         bought = packing.bought
-        names = {bought[index].name for _, slots, _ in packing.on_bought() for index in slots.tolist()}
+        names = {bought[index].name for lay in packing.on_bought() for index in lay.slots.tolist()}
         self.slots = [slot for slot in bought if slot.name in names]  # with the other hosts of a slice
         self.price = sum(self.stock.price_of(slot) for slot in {slot.name: slot for slot in self.slots}.values())
         unplaced = packing.unplaced
@@ -39,10 +38,10 @@ class Basket:
         """What lies on each bought slot, in words, by its name."""
         counts: dict[str, dict[str, int]] = {}
         bought = self.packing.bought
-        for lay, slots, copies in self.packing.on_bought():
-            what = f"{lay.shape} ({lay.source})"
-            for index, number in zip(slots.tolist(), copies.tolist(), strict=True):
-                mine = counts.setdefault(bought[index].name, {})
+        for lay in self.packing.on_bought():
+            shape, sources = str(lay.shape), [*lay.sources] * (len(lay.slots) // len(lay.sources))
+            for index, number, source in zip(lay.slots.tolist(), lay.copies.tolist(), sources, strict=True):
+                mine, what = counts.setdefault(bought[index].name, {}), f"{shape} ({source})"
                 mine[what] = mine.get(what, 0) + number
         return {name: [f"{number} x {what}" for what, number in mine.items()] for name, mine in counts.items()}
 
@@ -62,7 +61,7 @@ class Errand:
         best = self._fill()
         if not best.slots or best.shop.counts_askers:
             return best  # one need or owner must not be traded for another
-        idea = advise(Loads.of(best.packing), best.packing.bought, self.stock)
+        idea = advise(best.packing, self.stock)
         if not idea or self.stock.prices[idea].sum() >= best.price * _LESS:
             return best
         other = self._fill(idea)

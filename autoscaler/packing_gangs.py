@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from tradewind.autoscaler.packing_kinds import Kind, Rows, apart, by_kind, put_rows, sharing
-from tradewind.autoscaler.packing_rooms import Ints, Rooms, Slot
+from tradewind.autoscaler.packing_rooms import Ints, Lay, Rooms, Slot
 from tradewind.autoscaler.ray_snapshot import Gang, Strategy
 from tradewind.autoscaler.shape import LabelRule, Selector, Shape, add_up
 from tradewind.model import LABEL_REGION, LABEL_ZONE
@@ -137,22 +137,28 @@ class GangPlaces:
         here = {slot.labels.get(LABEL_REGION, ANYWHERE) for slot in rooms.slots}
         self._regions = sorted((here | set(buyer.regions)) - {ANYWHERE})
 
-    def place_all(self, gangs: Sequence[Gang]) -> Iterator[tuple[Gang, Shape, Ints] | Gang]:
-        """(gang, piece, slots) for each piece that differs; the gang alone where it found no place."""
+    def place_all(self, gangs: Sequence[Gang]) -> Iterator[Lay | Gang]:
+        """Where they lie; the gang itself where it found no place."""
         for kind, alike in by_kind(gangs):
-            size = len(pieces_of(alike[0]))
-            piece = pieces_of(alike[0])[0]
-            if len(kind.runs) > 1 or not self._can_be_placed_at_once(piece, alike):
-                for gang in alike:
-                    placed = self.place(gang)
-                    if placed is None:
-                        yield gang
-                    else:
-                        yield from ((gang, each, np.array([index])) for index, each in placed)
+            pieces = pieces_of(alike[0])
+            if len(set(pieces)) == 1 and self._can_be_placed_at_once(pieces[0], alike):
+                yield from self._place_alike(kind, pieces[0], len(pieces), alike)
                 continue
-            slots = self._place_alike(kind, piece, size, alike)
-            yield from ((gang, piece, row) for gang, row in zip(alike, slots, strict=False))
-            yield from alike[len(slots) :]
+            for gang in alike:
+                placed = self.place(gang)
+                if placed is None:
+                    yield gang
+                else:
+                    yield from self._lays(gang, placed)
+
+    def _lays(self, gang: Gang, placed: Placed) -> Iterator[Lay]:
+        is_bound = len(self._regions) > 1 and not names_a_place(gang.bundles)
+        for index, piece in placed:
+            region = self._rooms.slots[index].labels.get(LABEL_REGION, ANYWHERE) if is_bound else ANYWHERE
+            apart = int(gang.strategy is Strategy.STRICT_SPREAD)
+            yield Lay(
+                piece, (gang_source(gang),), np.array([index]), np.ones(1, np.int64), apart, self._in(piece, region)
+            )
 
     def place(self, gang: Gang) -> Placed | None:
         key = (gang.strategy, gang.bundles)
@@ -164,12 +170,6 @@ class GangPlaces:
         placed = self._on_what_is_there(gang, pieces, regions)
         return placed if placed is not None else self._on_new(gang, pieces, regions)
 
-    def bound(self, gang: Gang, piece: Shape, slot: Slot) -> Shape:
-        """The piece as it must be asked for from now on: where the gang lies."""
-        if len(self._regions_of(gang)) < 2 and not gang.placed_on:
-            return piece
-        return self._in(piece, slot.labels.get(LABEL_REGION, ANYWHERE))
-
     # --- many alike -------------------------------------------------------------------------------------------
 
     def _can_be_placed_at_once(self, piece: Shape, alike: Sequence[Gang]) -> bool:
@@ -179,44 +179,73 @@ class GangPlaces:
             return False
         if len(self._regions_of(alike[0])) < 2:
             return True
-        nowhere = Shape.of(
-            dict(piece.resources), selectors=[(LabelRule(LABEL_REGION, tuple(self._regions), negated=True),)]
-        )
-        return not self._rooms.copies(nowhere).any()
+        codes, values = self._rooms.label(LABEL_REGION)
+        return None not in values or not self._rooms.copies(piece)[codes == values[None]].any()
 
-    def _place_alike(self, kind: Kind, piece: Shape, size: int, alike: Sequence[Gang]) -> Ints:
-        """Slots of the first gangs, as many as found a place: on what is there, by the earliest ends, then on new."""
+    def _place_alike(self, kind: Kind, piece: Shape, size: int, alike: Sequence[Gang]) -> Iterator[Lay | Gang]:
+        """On what is there, by the earliest ends, then on new."""
         place = apart if kind.strategy is Strategy.STRICT_SPREAD else sharing
         regions = self._regions_of(alike[0])
-        rows = [place(self._rooms.copies(self._in(piece, region)), size, len(alike)) for region in regions]
-        slots = np.concatenate([each.slots for each in rows])
-        slots = slots[np.argsort(np.concatenate([each.ends for each in rows]), kind="stable")[: len(alike)]]
+        slots = self._rows_there(piece, size, len(alike), place, regions)
         put_rows(self._rooms, piece, slots)
         ordered = regions if len(regions) < 2 else self._buyer.by_price(regions, (piece,) * size)
         for region in ordered:
             if len(slots) < len(alike):
-                shape, most = self._in(piece, region), len(alike) - len(slots)
-                new = self._buy_alike(
-                    shape, size, most, place, Asker(gang_source(alike[0]), size, True, place is apart)
-                )
+                asker = Asker(gang_source(alike[0]), size, True, place is apart)
+                new = self._buy_alike(self._in(piece, region), size, len(alike) - len(slots), place, asker)
                 put_rows(self._rooms, piece, new)
                 slots = np.concatenate([slots, new])
-        return slots
+        yield from self._lays_alike(piece, size, alike, slots, place is apart, len(regions) > 1)
+        yield from alike[len(slots) :]
+
+    def _rows_there(self, piece: Shape, size: int, most: int, place: PlaceRows, regions: Sequence[str]) -> Ints:
+        copies = self._rooms.copies(piece)
+        if len(regions) < 2:
+            return place(copies, size, most).slots
+        codes, values = self._rooms.label(LABEL_REGION)
+        some = np.flatnonzero(copies)
+        rows = [np.zeros((0, size), np.int64)]
+        for region in regions:
+            here = some[codes[some] == values.get(region, -1)]
+            rows.append(here[place(copies[here], size, most).slots])
+        slots = np.concatenate(rows)
+        ends = slots.max(axis=1, initial=0)
+        return slots[np.argsort(ends, kind="stable")[:most]]
+
+    def _lays_alike(
+        self, piece: Shape, size: int, alike: Sequence[Gang], slots: Ints, is_apart: bool, is_bound: bool
+    ) -> Iterator[Lay]:
+        """One for each region."""
+        if not len(slots):
+            return
+        codes, values = self._rooms.label(LABEL_REGION)
+        where = codes[slots[:, 0]] if is_bound else np.zeros(len(slots), np.int64)
+        names = {code: region or ANYWHERE for region, code in values.items()}
+        for code in np.unique(where).tolist():
+            chosen = np.flatnonzero(where == code)
+            sources = [gang_source(alike[index]) for index in chosen.tolist() for _ in range(size)]
+            bound = self._in(piece, names[code] if is_bound else ANYWHERE)
+            flat = slots[chosen].ravel()
+            yield Lay(piece, sources, flat, np.ones_like(flat), len(chosen) * is_apart, bound)
 
     def _buy_alike(self, shape: Shape, size: int, most: int, place: PlaceRows, asker: Asker) -> Ints:
         """Buys until `most` gangs have a place or nothing more is sold, and gives back what serves no whole gang."""
         before, copies, rows = len(self._rooms), self._rooms.copies(shape), Rows(size)
+        slots = np.flatnonzero(copies)
+        copies = copies[slots]
         while True:
             rows.parts += place(copies, size, most - rows.count).parts
             if rows.count == most:
                 break
-            slots = self._buyer.buy(shape, *_next_purchase(copies, size, most - rows.count, asker))
-            if not slots:
+            bought = self._buyer.buy(shape, *_next_purchase(copies, size, most - rows.count, asker))
+            if not bought:
                 break
-            first = self._append(slots)
-            copies = np.concatenate([copies, self._rooms.copies(shape)[first:]])
-        self._give_back(max(before, int(rows.ends.max(initial=-1)) + 1))
-        return rows.slots
+            new = np.arange(self._append(bought), len(self._rooms))
+            slots = np.concatenate([slots, new])
+            copies = np.concatenate([copies, self._rooms.copies(shape)[new]])
+        found = slots[rows.slots]
+        self._give_back(max(before, int(found.max(initial=-1)) + 1))
+        return found
 
     # --- where ------------------------------------------------------------------------------------------------
 

@@ -83,14 +83,15 @@ def sharing(copies: Ints, size: int, most: int) -> Rows:
 
 def apart(copies: Ints, size: int, most: int) -> Rows:
     """At most `most` gangs whose bundles lie on different nodes. Takes from `copies`."""
-    rows = Rows(size)
-    while rows.count < most:
-        first = np.flatnonzero(copies)[:size]
-        if len(first) < size:
-            break
-        times = min(int(copies[first].min()), most - rows.count)
+    rows, count = Rows(size), 0
+    open_slots = np.flatnonzero(copies)
+    while count < most and len(open_slots) >= size:
+        first = open_slots[:size]
+        times = min(int(copies[first].min()), most - count)
         copies[first] -= times
+        count += times
         rows.parts.append(np.tile(first, (times, 1)))
+        open_slots = np.concatenate([first[copies[first] > 0], open_slots[size:]])
     return rows
 
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tradewind.autoscaler.packing import Packing
-from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Bools, Ints
+from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Ints
 from tradewind.autoscaler.packing_stock import Stock
-from tradewind.autoscaler.ray_snapshot import Strategy
 from tradewind.autoscaler.shape import Shape, add_up
 
 
@@ -21,27 +20,18 @@ class Loads:
     shapes: list[Shape]
     copies: Ints  # slots x shapes
     most: Ints  # of each shape on one node
-    held: Bools  # slots that a constraint holds
 
     @classmethod
     def of(cls, packing: Packing) -> Loads:
-        lays, constraints = list(packing.on_bought()), {id(lay) for lay in packing.held}
+        lays = list(packing.on_bought())
         index: dict[tuple[Shape, bool], int] = {}
-        most: list[int] = []
-        columns = []
-        for lay, _, _ in lays:
-            alone = lay.gang is not None and lay.gang.strategy is Strategy.STRICT_SPREAD
-            column = index.setdefault((lay.bound or lay.shape, alone), len(index))
-            if column == len(most):
-                most.append(0 if alone else ANY_NUMBER)
-            most[column] += alone  # as many as there are gangs
-            columns.append(column)
+        columns = [index.setdefault((lay.bound or lay.shape, lay.num_apart > 0), len(index)) for lay in lays]
+        most = np.array([0 if alone else ANY_NUMBER for _, alone in index], np.int64)
         copies: Ints = np.zeros((len(packing.bought), len(index)), np.int64)
-        held = np.zeros(len(packing.bought), np.bool_)
-        for (lay, slots, number), column in zip(lays, columns, strict=True):
-            np.add.at(copies[:, column], slots, number)
-            held[slots] |= id(lay) in constraints
-        return cls([shape for shape, _ in index], copies, np.array(most, np.int64), held)
+        for lay, column in zip(lays, columns, strict=True):
+            np.add.at(copies[:, column], lay.slots, lay.copies)
+            most[column] += lay.num_apart
+        return cls([shape for shape, _ in index], copies, most)
 
 
 def options(shapes: list[Shape], load: Ints, stock: Stock) -> Ints:

@@ -54,7 +54,8 @@ def _others(slot: Slot, shapes: list[Shape], load: Ints, stock: Stock) -> tuple[
     whole = options(shapes, load, stock)
     first = shapes[int(np.flatnonzero(load)[0])]
     served = np.minimum(stock.copies(first), number)
-    part = np.setdiff1d(np.flatnonzero(served), whole)
+    served[whole] = 0
+    part = np.flatnonzero(served)
     part = part[np.lexsort((part, stock.prices[part] / served[part]))]
     ranked = [(index, number) for index in whole.tolist()] + [(index, int(served[index])) for index in part.tolist()]
     ranked = [(index, takes) for index, takes in ranked if index != own]

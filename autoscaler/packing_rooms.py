@@ -36,6 +36,18 @@ class Slot:
     offer: Offer | None = None  # what was or will be bought; None: not ours
 
 
+@dataclass(frozen=True, slots=True)
+class Lay:
+    """Copies of one shape that lie on slots: `slots[i]` has `copies[i]`, for `sources[i]` or for the only source."""
+
+    shape: Shape
+    sources: Sequence[str]
+    slots: Ints
+    copies: Ints
+    num_apart: int = 0  # gangs whose bundles must lie on different nodes
+    bound: Shape | None = None  # of gangs: the shape inside the region where they lie
+
+
 class Rooms:
     """The free (or, with `whole`, the total) amounts of slots, and what they allow."""
 
@@ -94,6 +106,11 @@ class Rooms:
             column = self._columns[key] = np.fromiter(amounts, np.float64, len(self.slots))
         return column
 
+    def label(self, key: str) -> tuple[Ints, dict[str | None, int]]:
+        """(the number of its value for each slot, the numbers of values)"""
+        codes = self._labels.setdefault(key, _Codes(key)).extended(self.slots)
+        return codes.codes[: len(self.slots)], codes.values
+
     def _allowed(self, selectors: tuple[Selector, ...]) -> Bools:
         found = np.zeros(len(self.slots), np.bool_)
         for selector in selectors:
@@ -102,9 +119,9 @@ class Rooms:
 
     def _holds(self, rule: LabelRule) -> Bools:
         """Every distinct value is judged once."""
-        codes = self._labels.setdefault(rule.key, _Codes(rule.key)).extended(self.slots)
-        verdicts = np.array([(value in rule.values) is not rule.negated for value in codes.values])
-        return verdicts[codes.codes[: len(self.slots)]]
+        codes, values = self.label(rule.key)
+        verdicts = np.array([(value in rule.values) is not rule.negated for value in values], np.bool_)
+        return verdicts[codes]
 
 
 @dataclass(slots=True)

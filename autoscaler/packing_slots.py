@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-
-import numpy as np
+from dataclasses import dataclass
 
 from tradewind.autoscaler.demand import Demand
-from tradewind.autoscaler.packing_rooms import Rooms, Slot
+from tradewind.autoscaler.packing_rooms import Slot
 from tradewind.autoscaler.ray_snapshot import RayNode, RayStatus
-from tradewind.autoscaler.shape import Shape
+from tradewind.autoscaler.shape import EPSILON
 from tradewind.autoscaler.view import NodeView, View
 from tradewind.model import Labels, Offer, Resources
 
@@ -20,16 +19,20 @@ LABEL_TPU_POD = "ray.io/tpu-pod-type"
 _TAKES_WORK = (RayStatus.RUNNING, RayStatus.IDLE)
 
 
-def slots_of(view: View, gone: frozenset[str] = frozenset()) -> list[Slot]:
+def slots_of(view: View, gone: frozenset[str] = frozenset(), demand: Demand | None = None) -> list[Slot]:
     """Room that counts. In the order in which it was asked for, whether it is there or still coming: first-fit over
-    the same order finds at the next tick the places for which this tick bought, and so buys nothing twice."""
-    found = _foreign_slots(view)
-    hosts = _Hosts(view)
+    the same order finds at the next tick the places for which this tick bought, and so buys nothing twice.
+
+    With a demand, nodes on which nothing of it fits are left out: in a large cluster most are full."""
+    hosts, useful = _Hosts(view), _Useful.of(demand)
+    found = [slot for slot in _foreign_slots(view) if useful(slot)]
     slices: dict[str, list[RayNode]] | None = None
     for node in view.nodes:
+        offer, ray = node.requested.offer, node.ray
+        if ray is not None and offer.hosts == 1 and not useful(ray):
+            continue  # the first question, since it rules out the most
         if node.is_leaving or node.launch_id in gone:
             continue
-        offer, ray = node.requested.offer, node.ray
         if offer.hosts > 1:
             slices = _by_launch_id(view) if slices is None else slices
             found.extend(_slice_slots(node, slices.get(node.launch_id, []), hosts))
@@ -38,6 +41,34 @@ def slots_of(view: View, gone: frozenset[str] = frozenset()) -> list[Slot]:
         elif node.is_coming:
             found.extend(hosts.of(offer, node.launch_id))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Useful:
+    """Whether anything of a demand fits. Nodes that hold a part of a gang are always kept: they tell where it lies."""
+
+    least: Sequence[Sequence[tuple[str, float]]] | None  # None: keep all
+    placed: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, demand: Demand | None) -> _Useful:
+        if demand is None:
+            return cls(None)
+        placed = frozenset(ray_id for gang in demand.gangs for ray_id in gang.placed_on)
+        least = [[(key, amount - EPSILON) for key, amount in each] for each in _smallest(_asked(demand))]
+        return cls(least, placed)
+
+    def __call__(self, node: RayNode | Slot) -> bool:
+        if self.least is None or node.ray_node_id in self.placed:
+            return True
+        free = node.free if isinstance(node, Slot) else node.available
+        for each in self.least:
+            for key, amount in each:
+                if free.get(key, 0.0) < amount:
+                    break
+            else:
+                return True
+        return False
 
 
 def new_slots(offers: Sequence[Offer], view: View) -> list[Slot]:
@@ -72,32 +103,21 @@ def hosts_of(offer: Offer, view: View) -> list[tuple[Resources, Labels]]:
     return found
 
 
-def with_room(slots: Sequence[Slot], demand: Demand) -> list[Slot]:
-    """Without the nodes on which nothing of the demand fits, in the same order: in a large cluster most are full. Nodes
-    that hold a part of a gang stay, since they tell where it lies."""
-    rooms = Rooms(slots)
-    keep = np.zeros(len(rooms), np.bool_)
-    for shape in _smallest(_shapes(demand)):
-        keep |= rooms.copies(shape) > 0
-    placed = {ray_id for gang in demand.gangs for ray_id in gang.placed_on}
-    if not placed:
-        return [slots[index] for index in np.flatnonzero(keep).tolist()]
-    return [slot for slot, kept in zip(slots, keep.tolist(), strict=True) if kept or slot.ray_node_id in placed]
+def _asked(demand: Demand) -> set[tuple[tuple[str, float], ...]]:
+    """What is asked for, without selectors: bundles alone, since a gang asks for more than any of them."""
+    return {bundle.resources for gang in demand.gangs for bundle in gang.bundles} | {
+        need.shape.resources for need in demand.needs
+    }
 
 
-def _shapes(demand: Demand) -> Iterable[Shape]:
-    bundles = {bundle for gang in demand.gangs for bundle in set(gang.bundles)}
-    return {Shape(shape.resources) for shape in (*bundles, *(need.shape for need in demand.needs))}
-
-
-def _smallest(shapes: Iterable[Shape]) -> list[Shape]:
+def _smallest(asked: Iterable[tuple[tuple[str, float], ...]]) -> list[tuple[tuple[str, float], ...]]:
     """Those that no other one fits into: where none of these fits, nothing does."""
-    found: list[dict[str, float]] = []
-    for shape in sorted(shapes, key=lambda shape: (len(shape.resources), shape.resources)):
-        amounts = dict(shape.resources)
-        if not any(all(amounts.get(key, 0.0) >= amount for key, amount in least.items()) for least in found):
-            found.append(amounts)
-    return [Shape.of(amounts) for amounts in found]
+    found: list[tuple[tuple[str, float], ...]] = []
+    for resources in sorted(asked, key=lambda each: (len(each), each)):
+        amounts = dict(resources)
+        if not any(all(amounts.get(key, 0.0) >= amount for key, amount in least) for least in found):
+            found.append(resources)
+    return found
 
 
 def _slice_slots(node: NodeView, in_ray: Sequence[RayNode], hosts: _Hosts) -> list[Slot]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tradewind.autoscaler.actions import Action
-from tradewind.autoscaler.packing import slots_of, with_room
+from tradewind.autoscaler.packing import slots_of
 from tradewind.autoscaler.packing_basket import Errand
 from tradewind.autoscaler.packing_reasons import holds_of, launches_of
 from tradewind.autoscaler.packing_stock import Cap, EffectivePrice, Purse, Stock, limits_as_caps, list_price
@@ -30,11 +30,11 @@ class Buy:
     def __call__(self, view: View, draft: Draft) -> tuple[Action, ...]:
         if view.snapshot is None or view.demand.is_empty:
             return ()
-        everything = slots_of(view, draft.gone)
+        slots = slots_of(view, draft.gone, view.demand)
         basket = Errand(
             demand=view.demand,
-            slots=with_room(everything, view.demand),
-            everything=everything,
+            slots=slots,
+            everything=slots_of(view, draft.gone) if view.demand.constraints else slots,
             stock=Stock.of(view, self.effective_price),
             purses=(*limits_as_caps(view), *(Purse.of(cap, view) for cap in self.caps)),
             max_share=self.max_market_share,

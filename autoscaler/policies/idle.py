@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tradewind.autoscaler.actions import Action, Drain, Launch
-from tradewind.autoscaler.packing import Packing, new_slots, slots_of, with_room
+from tradewind.autoscaler.packing import Packing, new_slots, slots_of
 from tradewind.autoscaler.policies.base import Draft
 from tradewind.autoscaler.ray_snapshot import DrainReason, RayStatus
 from tradewind.autoscaler.view import NodeView, View
@@ -27,8 +27,9 @@ def _needed(view: View, draft: Draft) -> frozenset[str]:
     if view.demand.is_empty:
         return frozenset()
     bought = new_slots([action.offer for action in draft.actions if isinstance(action, Launch)], view)
-    everything = [*slots_of(view, draft.gone), *bought]
-    return Packing(with_room(everything, view.demand), everything=everything).fill(view.demand).used
+    slots = [*slots_of(view, draft.gone, view.demand), *bought]
+    everything = [*slots_of(view, draft.gone), *bought] if view.demand.constraints else slots
+    return Packing(slots, everything=everything).fill(view.demand).used
 
 
 def _is_idle(node: NodeView, view: View) -> bool:

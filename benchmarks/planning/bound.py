@@ -23,7 +23,7 @@ from scipy.sparse import coo_matrix, csr_matrix, vstack
 
 from tradewind.autoscaler.packing_gangs import pieces_of
 from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Rooms, Slot
-from tradewind.autoscaler.packing_slots import slots_of, with_room
+from tradewind.autoscaler.packing_slots import slots_of
 from tradewind.autoscaler.packing_stock import Stock
 from tradewind.autoscaler.ray_snapshot import Strategy
 from tradewind.autoscaler.shape import Shape
@@ -59,7 +59,7 @@ def bins_of(case: Case) -> Bins:
     stock = Stock.of(case.view)
     shapes = [shape for shape in counts if (stock.copies(shape) > 0).any()]
     keys = sorted({key for shape in shapes for key, _ in shape.resources})
-    existing = Rooms(with_room(slots_of(case.view), case.view.demand))
+    existing = Rooms(slots_of(case.view, demand=case.view.demand))
     rooms = (stock.rooms, existing)
     caps = np.array([min(counts[shape], most.get(shape, ANY_NUMBER)) for shape in shapes])
     fits = np.concatenate(
