@@ -221,12 +221,13 @@ class GangPlaces:
         codes, values = self._rooms.label(LABEL_REGION)
         where = codes[slots[:, 0]] if is_bound else np.zeros(len(slots), np.int64)
         names = {code: region or ANYWHERE for region, code in values.items()}
+        sources = [gang_source(gang) for gang in alike]
         for code in np.unique(where).tolist():
             chosen = np.flatnonzero(where == code)
-            sources = [gang_source(alike[index]) for index in chosen.tolist() for _ in range(size)]
+            mine = [sources[index] for index in chosen.tolist() for _ in range(size)]
             bound = self._in(piece, names[code] if is_bound else ANYWHERE)
             flat = slots[chosen].ravel()
-            yield Lay(piece, sources, flat, np.ones_like(flat), len(chosen) * is_apart, bound)
+            yield Lay(piece, mine, flat, np.ones_like(flat), len(chosen) * is_apart, bound)
 
     def _buy_alike(self, shape: Shape, size: int, most: int, place: PlaceRows, asker: Asker) -> Ints:
         """Buys until `most` gangs have a place or nothing more is sold, and gives back what serves no whole gang."""

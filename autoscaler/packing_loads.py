@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tradewind.autoscaler.packing import Packing
-from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Ints
+from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Bools, Ints
 from tradewind.autoscaler.packing_stock import Stock
-from tradewind.autoscaler.shape import Shape, add_up
+from tradewind.autoscaler.shape import EPSILON, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,38 @@ class Loads:
         return cls([shape for shape, _ in index], copies, most)
 
 
-def options(shapes: list[Shape], load: Ints, stock: Stock) -> Ints:
-    """Offers that hold so many copies of each shape at once, the cheapest first."""
-    present = np.flatnonzero(load).tolist()
-    amounts = add_up({key: amount * load[i] for key, amount in shapes[i].resources} for i in present)
-    holds = stock.rooms.copies(Shape.of(amounts)) > 0
-    for i in present:
-        holds &= stock.copies(shapes[i]) >= load[i]
-    return np.flatnonzero(holds)
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Which offers could stand in for a node, for all loads at once."""
+
+    kinds: dict[bytes, int]  # a load -> its row below
+    loads: Ints  # distinct loads x shapes
+    whole: Bools  # distinct loads x offers: holds all of it
+    fits: Ints  # shapes x offers: copies on one node
+
+    @classmethod
+    def of(cls, loads: Loads, stock: Stock) -> Options:
+        kinds: dict[bytes, int] = {}
+        rows: list[int] = []
+        for index, load in enumerate(loads.copies):
+            key = load.tobytes()
+            if key not in kinds:
+                kinds[key] = len(rows)
+                rows.append(index)
+        distinct = loads.copies[rows]
+        fits = np.array([stock.copies(shape) for shape in loads.shapes]).reshape(len(loads.shapes), len(stock.offers))
+        return cls(kinds, distinct, _whole(loads.shapes, distinct, fits, stock), fits)
+
+    def for_load(self, load: Ints) -> int:
+        return self.kinds[load.tobytes()]
+
+
+def _whole(shapes: list[Shape], loads: Ints, fits: Ints, stock: Stock) -> Bools:
+    found = np.ones((len(loads), len(stock.offers)), np.bool_)
+    for key in {key for shape in shapes for key, _ in shape.resources}:
+        asked = loads @ np.array([dict(shape.resources).get(key, 0.0) for shape in shapes])
+        found &= asked[:, None] <= stock.rooms.column(key)[: len(stock.offers)] + EPSILON
+    for shape, copies in enumerate(fits):
+        rows = np.flatnonzero(loads[:, shape])
+        found[rows] &= copies >= loads[rows, shape, None]
+    return found

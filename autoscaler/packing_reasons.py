@@ -10,8 +10,8 @@ from tradewind.autoscaler.actions import Hold, Launch
 from tradewind.autoscaler.demand import Need
 from tradewind.autoscaler.packing_basket import Basket
 from tradewind.autoscaler.packing_gangs import Asker, gang_source, names_a_place, pieces_of
-from tradewind.autoscaler.packing_loads import Loads, options
-from tradewind.autoscaler.packing_rooms import Ints, Slot
+from tradewind.autoscaler.packing_loads import Loads, Options
+from tradewind.autoscaler.packing_rooms import Slot
 from tradewind.autoscaler.packing_stock import Purse, Stock, is_open
 from tradewind.autoscaler.ray_snapshot import Gang
 from tradewind.autoscaler.shape import Shape, format_amount
@@ -20,48 +20,53 @@ from tradewind.model import Offer
 from tradewind.units import format_usd
 
 _SHOWN = 4  # alternatives on record; fallbacks are all of them
+_Others = tuple[tuple[str, ...], tuple[Offer, ...]]  # what a purchase beat: in words, as offers
 
 
 def launches_of(basket: Basket) -> list[Launch]:
-    """One for each node or slice. Nodes with the same load share their alternatives."""
+    """One for each node or slice. Nodes of one offer with the same load share their alternatives."""
     uses, loads, stock = basket.uses(), Loads.of(basket.packing), basket.stock
-    others: dict[tuple[bytes, int], tuple[tuple[str, ...], tuple[Offer, ...]]] = {}
+    options = Options.of(loads, stock)
+    others: dict[tuple[int, int], _Others] = {}
+    prices: dict[int, str] = {}
     found: dict[str, Launch] = {}
     for slot, load in zip(basket.packing.bought, loads.copies, strict=True):
         if slot.name not in uses or slot.name in found:
             continue
         assert slot.offer is not None
-        key = (load.tobytes(), id(slot.offer))
+        key = (options.for_load(load), id(slot.offer))
         if key not in others:
-            others[key] = _others(slot, loads.shapes, load, stock)
-        found[slot.name] = Launch(slot.offer, _because(slot, uses[slot.name], stock), *others[key])
+            others[key] = _others(slot, key[0], options, stock)
+        if key[1] not in prices:
+            prices[key[1]] = _price_text(slot, stock)
+        reason = f"cheapest for {'; '.join(uses[slot.name])}: {prices[key[1]]}"
+        found[slot.name] = Launch(slot.offer, reason, *others[key])
     return list(found.values())
 
 
-def _because(slot: Slot, uses: Sequence[str], stock: Stock) -> str:
+def _price_text(slot: Slot, stock: Stock) -> str:
     assert slot.offer is not None
     listed, effective = slot.offer.price_uusd_per_h or 0, round(stock.price_of(slot))
     more = f" ({format_usd(effective)}/h with all that comes with it)" if effective != listed else ""
-    return f"cheapest for {'; '.join(uses)}: {format_usd(listed)}/h{more}"
+    return f"{format_usd(listed)}/h{more}"
 
 
-def _others(slot: Slot, shapes: list[Shape], load: Ints, stock: Stock) -> tuple[tuple[str, ...], tuple[Offer, ...]]:
-    """(in words, as offers): first those that would hold the whole load, then those that serve a part of it."""
-    own, number = stock.index_of(slot), int(load.sum())
+def _others(slot: Slot, row: int, options: Options, stock: Stock) -> _Others:
+    """First those that would hold the whole load, by price; then those that serve a part of it."""
+    own = stock.index_of(slot)
     if own is None:
-        alike = [offer for offer, hosts in stock.slices if offer is not slot.offer and _same_hosts(offer, slot)]
+        alike = [offer for offer, _ in stock.slices if offer is not slot.offer and _same_hosts(offer, slot)]
         return tuple(f"{offer.market} at {_price(offer)}" for offer in alike[:_SHOWN]), tuple(alike)
-    whole = options(shapes, load, stock)
-    first = shapes[int(np.flatnonzero(load)[0])]
-    served = np.minimum(stock.copies(first), number)
-    served[whole] = 0
-    part = np.flatnonzero(served)
-    part = part[np.lexsort((part, stock.prices[part] / served[part]))]
-    ranked = [(index, number) for index in whole.tolist()] + [(index, int(served[index])) for index in part.tolist()]
-    ranked = [(index, takes) for index, takes in ranked if index != own]
+    load, whole = options.loads[row], options.whole[row]
+    number = int(load.sum())
+    served = np.minimum(options.fits[int(np.flatnonzero(load)[0])], number)
+    served[whole] = number
+    usable = np.flatnonzero(served)
+    ranked = usable[np.lexsort((usable, stock.prices[usable] / served[usable], ~whole[usable]))].tolist()
+    ranked.remove(own)
     offers = stock.offers
-    words = (f"{offers[index].market} at {_price(offers[index])} for {takes}" for index, takes in ranked[:_SHOWN])
-    return tuple(words), tuple(offers[index] for index, _ in ranked)
+    words = (f"{offers[index].market} at {_price(offers[index])} for {served[index]}" for index in ranked[:_SHOWN])
+    return tuple(words), tuple(offers[index] for index in ranked)
 
 
 def _same_hosts(offer: Offer, slot: Slot) -> bool:

@@ -88,12 +88,19 @@ class Rooms:
         for key, column in self._columns.items():
             if len(self.slots) > len(column):
                 column = self._columns[key] = _grown(column, len(self.slots))
-            column[before : len(self.slots)] = [self._amounts(slot).get(key, 0.0) for slot in slots]
+            column[before : len(self.slots)] = self._alike(slots, key)
 
     def truncate(self, length: int) -> None:
         del self.slots[length:]
         for codes in self._labels.values():
             codes.known = min(codes.known, length)
+
+    def _alike(self, slots: Sequence[Slot], key: str) -> float | list[float]:
+        """Slots of one purchase share their amounts."""
+        shared = self._amounts(slots[0]) if slots else {}
+        if all(self._amounts(slot) is shared for slot in slots):
+            return shared.get(key, 0.0)
+        return [self._amounts(slot).get(key, 0.0) for slot in slots]
 
     def _amounts(self, slot: Slot) -> Resources:
         return slot.total if self._whole else slot.free

@@ -25,11 +25,11 @@ def slots_of(view: View, gone: frozenset[str] = frozenset(), demand: Demand | No
 
     With a demand, nodes on which nothing of it fits are left out: in a large cluster most are full."""
     hosts, useful = _Hosts(view), _Useful.of(demand)
-    found = [slot for slot in _foreign_slots(view) if useful(slot)]
+    found = [slot for slot in _foreign_slots(view) if useful.at(slot.free, slot.ray_node_id)]
     slices: dict[str, list[RayNode]] | None = None
     for node in view.nodes:
         offer, ray = node.requested.offer, node.ray
-        if ray is not None and offer.hosts == 1 and not useful(ray):
+        if ray is not None and offer.hosts == 1 and not useful.at(ray.available, ray.ray_node_id):
             continue  # the first question, since it rules out the most
         if node.is_leaving or node.launch_id in gone:
             continue
@@ -48,6 +48,8 @@ class _Useful:
     """Whether anything of a demand fits. Nodes that hold a part of a gang are always kept: they tell where it lies."""
 
     least: Sequence[Sequence[tuple[str, float]]] | None  # None: keep all
+    key: str = ""  # a resource of which everything needs so much: the quickest way to say no
+    amount: float = 0.0
     placed: frozenset[str] = frozenset()
 
     @classmethod
@@ -55,20 +57,17 @@ class _Useful:
         if demand is None:
             return cls(None)
         placed = frozenset(ray_id for gang in demand.gangs for ray_id in gang.placed_on)
-        least = [[(key, amount - EPSILON) for key, amount in each] for each in _smallest(_asked(demand))]
-        return cls(least, placed)
+        least = [{key: amount - EPSILON for key, amount in each} for each in _smallest(_asked(demand))]
+        common = sorted(set.intersection(*(set(each) for each in least))) if least else []
+        amount = min(each[common[0]] for each in least) if common else 0.0
+        return cls([tuple(each.items()) for each in least], common[0] if common else "", amount, placed)
 
-    def __call__(self, node: RayNode | Slot) -> bool:
-        if self.least is None or node.ray_node_id in self.placed:
+    def at(self, free: Resources, ray_node_id: str) -> bool:
+        if self.least is None or ray_node_id in self.placed:
             return True
-        free = node.free if isinstance(node, Slot) else node.available
-        for each in self.least:
-            for key, amount in each:
-                if free.get(key, 0.0) < amount:
-                    break
-            else:
-                return True
-        return False
+        if self.key and free.get(self.key, 0.0) < self.amount:
+            return False
+        return any(all(free.get(key, 0.0) >= amount for key, amount in each) for each in self.least)
 
 
 def new_slots(offers: Sequence[Offer], view: View) -> list[Slot]:

@@ -93,6 +93,7 @@ class Stock:
     rooms: Rooms
     slices: Sequence[tuple[Offer, Sequence[Slot]]]  # of several hosts, by effective price, with their hosts
     _copies: dict[Shape, Ints] = field(default_factory=dict)
+    _in_region: dict[str, Bools] = field(default_factory=dict)
     _price_by_id: dict[int, float] = field(default_factory=dict)
     _index_by_id: dict[int, int] = field(default_factory=dict)
 
@@ -124,7 +125,9 @@ class Stock:
         return sorted({offer.market.region for offer in self.offers})
 
     def in_region(self, region: str) -> Bools:
-        return np.array([offer.market.region == region for offer in self.offers], np.bool_)
+        if region not in self._in_region:
+            self._in_region[region] = np.array([offer.market.region == region for offer in self.offers], np.bool_)
+        return self._in_region[region]
 
     def copies(self, shape: Shape) -> Ints:
         """How many of a shape each single host takes."""

@@ -63,7 +63,7 @@ def bins_of(case: Case) -> Bins:
     rooms = (stock.rooms, existing)
     caps = np.array([min(counts[shape], most.get(shape, ANY_NUMBER)) for shape in shapes])
     fits = np.concatenate(
-        [np.array([room.copies(shape) for shape in shapes]).T.reshape(len(room), -1) for room in rooms]
+        [np.array([room.copies(shape) for shape in shapes]).reshape(len(shapes), len(room)).T for room in rooms]
     )
     room = np.concatenate([_amounts(each.slots, keys) for each in rooms])
     price = np.concatenate([stock.prices, np.zeros(len(existing))])
