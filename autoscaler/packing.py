@@ -16,8 +16,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tradewind.autoscaler.demand import Demand, Need
-from tradewind.autoscaler.packing_gangs import Asker, Buyer, GangPlaces, NoBuyer, together
+from tradewind.autoscaler.packing_buyer import Asker, Buyer, NoBuyer
+from tradewind.autoscaler.packing_gangs import GangPlaces
 from tradewind.autoscaler.packing_rooms import Ints, Lay, Rooms, Slot, first_fit
+from tradewind.autoscaler.packing_rules import together
 from tradewind.autoscaler.packing_slots import new_slots, slots_of
 from tradewind.autoscaler.ray_snapshot import Gang
 from tradewind.autoscaler.shape import Shape
@@ -100,7 +102,7 @@ class Packing:
             return 0
         before = len(self.rooms)
         self.rooms.append(slots)
-        taken = first_fit(self.rooms.copies(need.shape)[before:], count)
+        taken = first_fit(self.rooms.copies(need.shape, before), count)
         chosen = np.flatnonzero(taken)
         self._put(chosen + before, taken[chosen], need)
         return int(taken.sum())

@@ -6,101 +6,23 @@ bought later stands later, so the choice is the same again at the next tick (see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import numpy as np
 
+from tradewind.autoscaler.packing_buyer import Asker, Buyer, NoBuyer
 from tradewind.autoscaler.packing_kinds import Kind, Rows, apart, by_kind, put_rows, sharing
 from tradewind.autoscaler.packing_rooms import Ints, Lay, Rooms, Slot
+from tradewind.autoscaler.packing_rules import ANYWHERE, gang_source, inside, names_a_place, pieces_of, wants_slice
 from tradewind.autoscaler.ray_snapshot import Gang, Strategy
-from tradewind.autoscaler.shape import LabelRule, Selector, Shape, add_up
-from tradewind.model import LABEL_REGION, LABEL_ZONE
+from tradewind.autoscaler.shape import Shape
+from tradewind.model import LABEL_REGION
 
-PlaceRows = Callable[[Ints, int, int], Rows]
+PlaceRows = Callable[[Ints, Rows, int], None]
 Placed = list[tuple[int, Shape]]  # index of the slot, bundle
 
-ANYWHERE = ""
 _DEAD_BEFORE_A_NEW_LOOK = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Asker:
-    """For whom is bought."""
-
-    source: str
-    size: int  # how many requests the whole need or gang has
-    is_gang: bool = False
-    alone: bool = False  # its requests must lie on different nodes ...
-    sharers: int = 1  # ... each of which so many like it may share
-    may_pass_share: bool = False  # of one market
-
-
-class Buyer(Protocol):
-    """Where more room comes from."""
-
-    @property
-    def regions(self) -> Sequence[str]:
-        """Where anything is sold."""
-        ...
-
-    @property
-    def counts_askers(self) -> bool:
-        """Whether it matters for whom is bought."""
-        ...
-
-    def buy(self, shape: Shape, count: int, asker: Asker) -> Sequence[Slot]:
-        """New slots for some of these `count` requests, or nothing. Each takes one at the least, but for the further
-        hosts of a slice."""
-        ...
-
-    def buy_slice(self, gang: Gang) -> Sequence[Slot]:
-        """The hosts of one slice that takes the whole gang, or nothing."""
-        ...
-
-    def undo(self, slots: Sequence[Slot]) -> None:
-        """Give back what was bought for a gang that could not be placed as a whole."""
-        ...
-
-    def by_price(self, regions: Sequence[str], pieces: Sequence[Shape]) -> Sequence[str]:
-        """The regions where these are cheapest first."""
-        ...
-
-
-def gang_source(gang: Gang) -> str:
-    return f"gang {gang.gang_id[:8]}"
-
-
-def together(bundles: Iterable[Shape]) -> Shape:
-    """One shape that asks for everything at once. Selectors of several bundles must all hold: every combination."""
-    bundles = list(bundles)
-    combined: list[Selector] = [()]
-    for alternatives in sorted({bundle.selectors for bundle in bundles if bundle.selectors}):
-        combined = [(*before, *selector) for before in combined for selector in alternatives]
-    resources = add_up(dict(bundle.resources) for bundle in bundles)
-    selectors = [] if combined == [()] else combined
-    return Shape.of(resources, selectors=selectors)
-
-
-def pieces_of(gang: Gang) -> tuple[Shape, ...]:
-    """What must lie on one node each: the bundles, or all of them as one piece."""
-    return (together(gang.bundles),) if gang.strategy is Strategy.STRICT_PACK else gang.bundles
-
-
-def names_a_place(bundles: Iterable[Shape]) -> bool:
-    """Who asks for regions or zones himself may also spread over several."""
-    rules = (rule for bundle in bundles for selector in bundle.selectors for rule in selector)
-    return any(rule.key in (LABEL_REGION, LABEL_ZONE) for rule in rules)
-
-
-def inside(shape: Shape, region: str, regions: Sequence[str]) -> Shape:
-    """The same, and in no other region. A node that does not say where it is (the head) is not elsewhere."""
-    others = tuple(other for other in regions if other != region)
-    if region == ANYWHERE or not others:
-        return shape
-    rule = LabelRule(LABEL_REGION, others, negated=True)
-    return Shape.of(dict(shape.resources), selectors=[(*selector, rule) for selector in shape.selectors or ((),)])
 
 
 @dataclass(slots=True)
@@ -201,13 +123,15 @@ class GangPlaces:
     def _rows_there(self, piece: Shape, size: int, most: int, place: PlaceRows, regions: Sequence[str]) -> Ints:
         copies = self._rooms.copies(piece)
         if len(regions) < 2:
-            return place(copies, size, most).slots
+            return _rows(place, copies, size, most)
         codes, values = self._rooms.label(LABEL_REGION)
         some = np.flatnonzero(copies)
+        total = np.bincount(codes[some], copies[some], len(values))
         rows = [np.zeros((0, size), np.int64)]
-        for region in regions:
-            here = some[codes[some] == values.get(region, -1)]
-            rows.append(here[place(copies[here], size, most).slots])
+        for code in (values[region] for region in regions if region in values):
+            if total[code] >= size:
+                here = some[codes[some] == code]
+                rows.append(here[_rows(place, copies[here], size, most)])
         slots = np.concatenate(rows)
         ends = slots.max(axis=1, initial=0)
         return slots[np.argsort(ends, kind="stable")[:most]]
@@ -235,15 +159,15 @@ class GangPlaces:
         slots = np.flatnonzero(copies)
         copies = copies[slots]
         while True:
-            rows.parts += place(copies, size, most - rows.count).parts
+            place(copies, rows, most)
             if rows.count == most:
                 break
             bought = self._buyer.buy(shape, *_next_purchase(copies, size, most - rows.count, asker))
             if not bought:
                 break
-            new = np.arange(self._append(bought), len(self._rooms))
-            slots = np.concatenate([slots, new])
-            copies = np.concatenate([copies, self._rooms.copies(shape)[new]])
+            first = self._append(bought)
+            slots = np.concatenate([slots, np.arange(first, len(self._rooms))])
+            copies = np.concatenate([copies, self._rooms.copies(shape, first)])
         found = slots[rows.slots]
         self._give_back(max(before, int(found.max(initial=-1)) + 1))
         return found
@@ -422,6 +346,12 @@ class GangPlaces:
                 self._grown[key] = self._grown.get(key, 0) + step
 
 
+def _rows(place: PlaceRows, copies: Ints, size: int, most: int) -> Ints:
+    rows = Rows(size)
+    place(copies, rows, most)
+    return rows.slots
+
+
 def _next_purchase(copies: Ints, size: int, gangs: int, asker: Asker) -> tuple[int, Asker]:
     """(how many requests, for whom) to buy for next: of bundles that lie apart, those that one more gang lacks, on
     nodes that may serve the others, too."""
@@ -430,30 +360,5 @@ def _next_purchase(copies: Ints, size: int, gangs: int, asker: Asker) -> tuple[i
     return size - int(np.count_nonzero(copies)), replace(asker, sharers=gangs)
 
 
-def wants_slice(gang: Gang) -> bool:
-    """Several hosts of accelerators that are wired together."""
-    several = len(gang.bundles) > 1 and gang.strategy is not Strategy.STRICT_PACK
-    return several and all(any(key == "TPU" for key, _ in bundle.resources) for bundle in gang.bundles)
-
-
 def fits_slice(gang: Gang, hosts: Sequence[Slot]) -> bool:
     return GangPlaces(Rooms(hosts), NoBuyer()).place(gang) is not None
-
-
-class NoBuyer:
-    """Only what is there and what is coming."""
-
-    regions: Sequence[str] = ()
-    counts_askers = False
-
-    def buy(self, shape: Shape, count: int, asker: Asker) -> Sequence[Slot]:  # noqa: ARG002
-        return ()
-
-    def buy_slice(self, gang: Gang) -> Sequence[Slot]:  # noqa: ARG002
-        return ()
-
-    def undo(self, slots: Sequence[Slot]) -> None:
-        pass
-
-    def by_price(self, regions: Sequence[str], pieces: Sequence[Shape]) -> Sequence[str]:  # noqa: ARG002
-        return regions

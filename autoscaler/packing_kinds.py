@@ -54,45 +54,40 @@ def by_kind(gangs: Sequence[Gang]) -> Iterator[tuple[Kind, list[Gang]]]:
 
 @dataclass(slots=True)
 class Rows:
-    """Gangs placed side by side: `slots[i]` are those of the i-th, `ends[i]` is its last."""
+    """Gangs placed side by side: the slots of one in each row."""
 
     size: int
+    count: int = 0
     parts: list[Ints] = field(default_factory=list)  # each gangs x size
 
-    @property
-    def count(self) -> int:
-        return sum(len(part) for part in self.parts)
+    def add(self, part: Ints) -> None:
+        self.parts.append(part)
+        self.count += len(part)
 
     @property
     def slots(self) -> Ints:
         return np.concatenate(self.parts) if self.parts else np.zeros((0, self.size), np.int64)
 
-    @property
-    def ends(self) -> Ints:
-        return self.slots.max(axis=1) if self.parts else np.zeros(0, np.int64)
+
+def sharing(copies: Ints, rows: Rows, most: int) -> None:
+    """More gangs, up to `most`, whose bundles may share nodes, by first-fit. Takes from `copies`."""
+    whole = min(most - rows.count, int(copies.sum()) // rows.size)
+    if whole:
+        taken = first_fit(copies, whole * rows.size)
+        copies -= taken
+        chosen = np.flatnonzero(taken)
+        rows.add(np.repeat(chosen, taken[chosen]).reshape(whole, rows.size))
 
 
-def sharing(copies: Ints, size: int, most: int) -> Rows:
-    """At most `most` gangs whose bundles may share nodes, by first-fit. Takes from `copies`."""
-    whole = min(most, int(copies.sum()) // size)
-    taken = first_fit(copies, whole * size)
-    copies -= taken
-    chosen = np.flatnonzero(taken)
-    return Rows(size, [np.repeat(chosen, taken[chosen]).reshape(whole, size)] if whole else [])
-
-
-def apart(copies: Ints, size: int, most: int) -> Rows:
-    """At most `most` gangs whose bundles lie on different nodes. Takes from `copies`."""
-    rows, count = Rows(size), 0
-    open_slots = np.flatnonzero(copies)
-    while count < most and len(open_slots) >= size:
+def apart(copies: Ints, rows: Rows, most: int) -> None:
+    """More gangs, up to `most`, whose bundles lie on different nodes. Takes from `copies`."""
+    size, open_slots = rows.size, np.flatnonzero(copies)
+    while rows.count < most and len(open_slots) >= size:
         first = open_slots[:size]
-        times = min(int(copies[first].min()), most - count)
+        times = min(int(copies[first].min()), most - rows.count)
         copies[first] -= times
-        count += times
-        rows.parts.append(np.tile(first, (times, 1)))
+        rows.add(np.tile(first, (times, 1)))
         open_slots = np.concatenate([first[copies[first] > 0], open_slots[size:]])
-    return rows
 
 
 def put_rows(rooms: Rooms, shape: Shape, slots: Ints) -> None:

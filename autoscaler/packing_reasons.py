@@ -9,9 +9,10 @@ import numpy as np
 from tradewind.autoscaler.actions import Hold, Launch
 from tradewind.autoscaler.demand import Need
 from tradewind.autoscaler.packing_basket import Basket
-from tradewind.autoscaler.packing_gangs import Asker, gang_source, names_a_place, pieces_of
+from tradewind.autoscaler.packing_buyer import Asker
 from tradewind.autoscaler.packing_loads import Loads, Options
 from tradewind.autoscaler.packing_rooms import Slot
+from tradewind.autoscaler.packing_rules import gang_source, names_a_place, pieces_of
 from tradewind.autoscaler.packing_stock import Purse, Stock, is_open
 from tradewind.autoscaler.ray_snapshot import Gang
 from tradewind.autoscaler.shape import Shape, format_amount

@@ -60,16 +60,16 @@ class Rooms:
     def __len__(self) -> int:
         return len(self.slots)
 
-    def copies(self, shape: Shape) -> Ints:
-        """How many of these fit into each slot, now."""
+    def copies(self, shape: Shape, first: int = 0) -> Ints:
+        """How many of these fit into each slot, now; from the slot `first` on."""
         n = len(self.slots)
         if not shape.resources:
-            found = np.full(n, ANY_NUMBER, dtype=np.int64)
+            found = np.full(n - first, ANY_NUMBER, dtype=np.int64)
         else:
-            parts = [(self.column(key)[:n] + EPSILON) / amount for key, amount in shape.resources]
+            parts = [(self.column(key)[first:n] + EPSILON) / amount for key, amount in shape.resources]
             least = parts[0] if len(parts) == 1 else np.minimum.reduce(parts)
             found = np.maximum(least, 0.0).astype(np.int64)
-        return found * self._allowed(shape.selectors) if shape.selectors else found
+        return found * self._allowed(shape.selectors, first) if shape.selectors else found
 
     def fits_at(self, index: int, shape: Shape) -> bool:
         """The same question for one slot; cheaper there than a look at all."""
@@ -118,17 +118,17 @@ class Rooms:
         codes = self._labels.setdefault(key, _Codes(key)).extended(self.slots)
         return codes.codes[: len(self.slots)], codes.values
 
-    def _allowed(self, selectors: tuple[Selector, ...]) -> Bools:
-        found = np.zeros(len(self.slots), np.bool_)
+    def _allowed(self, selectors: tuple[Selector, ...], first: int) -> Bools:
+        found = np.zeros(len(self.slots) - first, np.bool_)
         for selector in selectors:
-            found |= np.logical_and.reduce([self._holds(rule) for rule in selector])
+            found |= np.logical_and.reduce([self._holds(rule, first) for rule in selector])
         return found
 
-    def _holds(self, rule: LabelRule) -> Bools:
+    def _holds(self, rule: LabelRule, first: int) -> Bools:
         """Every distinct value is judged once."""
         codes, values = self.label(rule.key)
         verdicts = np.array([(value in rule.values) is not rule.negated for value in values], np.bool_)
-        return verdicts[codes]
+        return verdicts[codes[first:]]
 
 
 @dataclass(slots=True)

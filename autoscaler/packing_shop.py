@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tradewind.autoscaler.packing_gangs import Asker, fits_slice, gang_source
+from tradewind.autoscaler.packing_buyer import Asker
+from tradewind.autoscaler.packing_gangs import fits_slice
 from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Ints, Rooms, Slot
+from tradewind.autoscaler.packing_rules import gang_source
 from tradewind.autoscaler.packing_stock import Purse, Stock
 from tradewind.autoscaler.ray_snapshot import Gang
 from tradewind.autoscaler.shape import EPSILON, Shape

@@ -21,8 +21,8 @@ from planning.cases import Case
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import coo_matrix, csr_matrix, vstack
 
-from tradewind.autoscaler.packing_gangs import pieces_of
 from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Rooms, Slot
+from tradewind.autoscaler.packing_rules import pieces_of
 from tradewind.autoscaler.packing_slots import slots_of
 from tradewind.autoscaler.packing_stock import Stock
 from tradewind.autoscaler.ray_snapshot import Strategy

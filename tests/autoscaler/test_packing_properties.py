@@ -12,8 +12,8 @@ from tradewind.autoscaler.actions import Plan
 from tradewind.autoscaler.demand import Demand, Need
 from tradewind.autoscaler.fleet import NodeRecord
 from tradewind.autoscaler.packing import Packing, Slot, new_slots, slots_of, together
-from tradewind.autoscaler.packing_gangs import pieces_of
 from tradewind.autoscaler.packing_kinds import by_kind
+from tradewind.autoscaler.packing_rules import pieces_of
 from tradewind.autoscaler.packing_stock import Cap
 from tradewind.autoscaler.plan import make_plan
 from tradewind.autoscaler.policies import idle, lost, notice
@@ -144,7 +144,7 @@ class ReferencePacker:
         return True
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(needs=needs, gangs=gangs_of(4), rooms=rooms)
 def test_the_packer_agrees_with_a_plain_one(
     needs: list[Need], gangs: list[Gang], rooms: list[tuple[int, float, str]]
@@ -168,7 +168,7 @@ def test_the_packer_agrees_with_a_plain_one(
 # --- plans ----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(needs=needs, gangs=gangs_of(3), offers=offers, rooms=rooms)
 def test_what_was_bought_is_not_bought_again(
     needs: list[Need], gangs: list[Gang], offers: list[Offer], rooms: list[tuple[int, float, str]]
@@ -180,7 +180,7 @@ def test_what_was_bought_is_not_bought_again(
     assert [hold.subject for hold in again.holds] == [hold.subject for hold in plan.holds]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     needs=needs,
     gangs=gangs_of(3),
@@ -220,7 +220,7 @@ def test_no_cap_is_passed(
     assert not here or old_here + sum(here) <= region_uusd
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(gangs=gangs_of(4), offers=offers, rooms=rooms, limits=st.builds(Limits, st.none() | st.integers(0, 9)))
 def test_a_gang_lies_as_a_whole_in_one_region_or_not_at_all(
     gangs: list[Gang], offers: list[Offer], rooms: list[tuple[int, float, str]], limits: Limits
