@@ -320,6 +320,8 @@ class Run(Member):
         step, loss = now.part.step, now.head[0]
         if self.settings.on_nan == "skip":
             now.void = True
+            if self._mark:
+                self._mark.put_back_buffers()  # running statistics are no numbers, too; schedulers go on
             return
         if self._mark:
             self._mark.put_back()
