@@ -123,17 +123,17 @@ class Run(Member):
                 self._close_step(now)
             else:
                 self._backward(loss, now, retain_graph)
-            if now.is_last and self.world > 1 and not self._is_broken and (bare := self._models.bare):
-                average((each for model in bare for each in model.parameters()), self.world)
+            if now.is_last and self.world > 1 and not self._is_broken and (rest := self._models.unsummed):
+                average((each for model in rest for each in model.parameters()), self.world)
         if not now.is_last:
             self._stash.put_aside(self._models.parameters())
 
     def _backward(self, loss: torch.Tensor, now: Step, retain_graph: bool) -> None:
         """Averages over workers. The sums of the step ride with the gradients, where there are some that go round."""
-        weight, carrier = now.micro.weight * self.world, self._models.carrier
-        if now.is_last and carrier is not None:
+        weight = now.micro.weight * self.world
+        if now.is_last and (carriers := self._models.carriers):
             numbers = now.numbers(self._wishes(), times=self.world)
-            now.unload(carrier.backward(loss, weight, numbers, retain_graph))
+            now.unload(carriers[0].backward(loss, weight, numbers, retain_graph, carriers[1:]))
             return
         if now.is_last:
             self._send(now)  # goes round while the backward pass computes
