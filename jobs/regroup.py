@@ -234,7 +234,10 @@ def agree(module: torch.nn.Module, group: Group) -> None:
     if group.world > 1:
         with torch.no_grad():
             for tensor in (*module.parameters(), *module.buffers()):
-                dist.broadcast(tensor.contiguous() if not tensor.is_contiguous() else tensor, src=0)
+                whole = tensor.contiguous()  # itself, but for channels_last and the like
+                dist.broadcast(whole, src=0)
+                if whole is not tensor:
+                    tensor.copy_(whole)
 
 
 def void_gradients(optimizer: Any) -> None:
