@@ -250,7 +250,7 @@ def void_gradients(optimizer: Any) -> None:
 def shut_down(ports: frozenset[int] | set[int]) -> int:
     """Shut down this process's connected sockets that have one of `ports` at either end. Returns how many."""
     closed = 0
-    for found in _sockets():
+    for _, found in _sockets():
         with contextlib.suppress(OSError):  # not connected, or gone meanwhile
             if {found.getsockname()[1], found.getpeername()[1]} & ports:
                 found.shutdown(socket.SHUT_RDWR)
@@ -258,19 +258,28 @@ def shut_down(ports: frozenset[int] | set[int]) -> int:
     return closed
 
 
+def forget(ports: frozenset[int] | set[int]) -> None:
+    """In a forked child: close its copies of sockets that have one of `ports` at either end, listening ones, too. The
+    connections themselves go on; but they end with the parent, and not with the last of its children."""
+    for number, found in _sockets():
+        with contextlib.suppress(OSError):
+            if found.getsockname()[1] in ports or found.getpeername()[1] in ports:
+                os.close(number)
+
+
 def _listening() -> Iterator[int]:
-    for found in _sockets():
+    for _, found in _sockets():
         with contextlib.suppress(OSError):
             if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                 yield found.getsockname()[1]
 
 
-def _sockets() -> Iterator[socket.socket]:
-    """This process's internet sockets, also those of libraries. Closed copies: the originals stay open."""
+def _sockets() -> Iterator[tuple[int, socket.socket]]:
+    """This process's internet sockets, also those of libraries: number, and a copy, which is closed afterwards."""
     for name in os.listdir("/dev/fd"):
         with contextlib.suppress(OSError):  # closed meanwhile
             if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 continue
             with socket.socket(fileno=os.dup(int(name))) as found:
                 if found.family in (socket.AF_INET, socket.AF_INET6):
-                    yield found
+                    yield int(name), found
