@@ -94,7 +94,7 @@ class Micro:
 
     number: int  # in its step; -1 of a stand-in
     indices: Indices  # the samples that count
-    load: Indices  # the samples to load: `indices`, or one stand-in
+    load: Indices  # the samples to load: `indices`, or stand-ins: two, as batch normalisation refuses a single one
     weight: float  # of the samples of the step
 
 
@@ -128,7 +128,7 @@ def share(order: Order, step: int, replica: int, replicas: int) -> Share:
     for number, first, end in cuts:
         part = whole[first:end]
         micros.append(Micro(number, part, part, (end - first) / size))
-    micros += [Micro(-1, whole[:0], whole[:1], 0.0)] * ((least if order.even else 1) - len(micros))
+    micros += [Micro(-1, whole[:0], whole[:2], 0.0)] * ((least if order.even else 1) - len(micros))
     return Share(step, epoch, tuple(micros), size)
 
 

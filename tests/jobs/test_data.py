@@ -99,7 +99,7 @@ def test_the_weighted_mean_over_micro_batches_is_the_mean_over_samples(
 
 def test_an_empty_share_loads_a_stand_in_without_weight() -> None:
     (micro,) = share(Order(num_samples=2, global_batch=2, epochs=1), step=1, replica=0, replicas=5).micros
-    assert (len(micro.indices), len(micro.load), micro.weight) == (0, 1, 0.0)
+    assert (len(micro.indices), len(micro.load), micro.weight) == (0, 2, 0.0)
 
 
 def test_going_on_after_a_step_gives_what_is_left() -> None:
