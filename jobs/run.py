@@ -102,7 +102,7 @@ class Run(Member):
             self._adaptive = Adaptive(order, max_batch, lr_rule, self.settings.layout.is_ddp)
             self.keep(KEPT_AS, self._adaptive.noise)
             self._models.on_move.append(self._adaptive.slow_down)
-        self._begin(order, max_steps)
+        self._begin(order, max_steps, free=micro_batches is None)
         feed = Reading(dataset, load)
         while self.done < (self._total or 0):
             yield from self._take_step(feed)
@@ -352,13 +352,13 @@ class Run(Member):
         if self._order is not None:
             raise JobError(f"run.{what} comes too late", "prepare and keep everything before the first batch")
 
-    def _begin(self, order: Order, max_steps: int | None) -> None:
+    def _begin(self, order: Order, max_steps: int | None, free: bool = True) -> None:
         if self._order is not None:
             raise JobError("a run has one order of data", "call run.batches once, with all epochs")
         if not self._joins:
             self.done = self._saves.restore(self._kept, self._group)
             self._holds.stand(self._group, self.done)
-        self._order, self._max_steps = self._saves.go_on(order), max_steps
+        self._order, self._max_steps = self._saves.go_on(order, free), max_steps
         self._plan_on()
         if self._joins:
             self._regroup(broken=False)
