@@ -182,6 +182,9 @@ class Run(Member):
         now = self._now
         if now is not None and now.is_last and now.done_backward:  # the loop was left after a step
             self._cross()
+        elif self._mark is not None:  # in the middle of one, which does not count
+            self._mark.put_back()
+            self._mark = self._now = None
         while self._order is not None and not self._ended:
             with contextlib.suppress(_Broken), self._losses:
                 self._settle_all()
@@ -218,7 +221,11 @@ class Run(Member):
         """One epoch, or what is left of it."""
         if self._order is None:
             self._begin(self._order_of(data), None)
+            self._skipped = self._marker.take() if self.done else None
         assert self._order is not None
+        if self._skipped is not None and data.epoch >= self._order.epoch_of(max(1, self.done)):
+            self._skipped.put_back()  # the loop's own code between epochs has run for those that were done before, too
+            self._skipped = None
         while self.done < (self._total or math.inf) and self._order.epoch_of(self.done + 1) == data.epoch:
             yield from self._take_step(self._feed)
 
