@@ -62,10 +62,11 @@ RECENT_JOBS = 5
 STOP_TIMEOUT_S = 20.0
 LOG_POLL_S = 0.5
 TOLD_EVENTS: dict[About, int] = {"node": 2000, "job": 2000, "now": 200}  # the newest, from which a story is told
-# Most of a log are a job's steps and saves, which explain nothing.
+# Most of a log are steps and saves, which explain nothing.
+_EXPLAINING = KINDS - {"step_committed", "checkpoint_committed"}
 TELLING: dict[About, frozenset[str]] = {
-    "node": KINDS,
-    "job": KINDS - {"step_committed", "checkpoint_committed"},
+    "node": _EXPLAINING,
+    "job": _EXPLAINING,
     "now": frozenset({"decision_recorded"}),
 }
 

@@ -16,7 +16,15 @@ from tradewind.autoscaler.testing import FakeCloud, FakeRay, make_offer
 from tradewind.autoscaler.view import Limits, LoopSettings
 from tradewind.controller import Controller
 from tradewind.errors import JobNotFound, NotFound
-from tradewind.events import AnyEvent, DecisionRecorded, HoldingChanged, JobSubmitted, StepCommitted
+from tradewind.events import (
+    AnyEvent,
+    DecisionRecorded,
+    HoldingChanged,
+    JobSubmitted,
+    LaunchRequested,
+    StepCommitted,
+    decode,
+)
 from tradewind.fake_cell import FakeCoordinators, FakeJobs
 from tradewind.journal import Journal
 from tradewind.model import Capacity, JobSpec, Wish
@@ -195,3 +203,11 @@ def test_a_job_id_with_signs_that_json_escapes_is_found(world: Scenery) -> None:
     odd = 'say "hi" \\ ü'
     world.journal.record(JobSubmitted(at_s=world.clock.now_s(), job_id=odd, spec=SPEC, foreign=True))
     assert told(world.controller.why("job", odd)).startswith("seen: it was sent past us")
+
+
+def test_a_decision_of_an_older_log_is_read_and_its_launch_told(world: Scenery) -> None:
+    old = b'{"at_s": 1.0, "action": "launch", "subject": "tw-1", "reason": "cheapest", "kind": "decision_recorded"}'
+    asked = LaunchRequested(at_s=1.0, launch_id="tw-1", offer=DEAR, reason="cheapest")
+    world.journal.record(asked, decode(old))
+    [line] = world.controller.why("node", "tw-1").lines
+    assert (line.reason, line.refused, line.ruled_out) == ("cheapest", (), ())
