@@ -28,6 +28,7 @@ from tradewind import __version__, errors
 from tradewind.api import (
     MAX_WAIT_S,
     SERVICE,
+    About,
     ControllerPort,
     ErrorBody,
     EventLine,
@@ -39,6 +40,8 @@ from tradewind.api import (
     PreemptReply,
     PreemptRequest,
     ShutdownReport,
+    Story,
+    Storyteller,
     SubmitRequest,
     job_not_found,
 )
@@ -71,6 +74,7 @@ _ERROR_BODY: TypeAdapter[ErrorBody] = TypeAdapter(ErrorBody)
 
 WaitS = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="hold the answer so long until there is something")]
 Offset = Annotated[int, Query(ge=0, description="in bytes")]
+Last = Annotated[int | None, Query(ge=1, le=10_000, description="so many lines at the most, the newest")]
 Tail = Annotated[int | None, Query(ge=0, description="the last so many lines, instead of an offset")]
 
 
@@ -86,7 +90,7 @@ def create_app(port: ControllerPort, token: str) -> FastAPI:
         "4XX": {"model": ErrorBody, "description": "what was wrong with the request, and what to do"},
         "5XX": {"model": ErrorBody, "description": "what failed in the controller, and what to do"},
     }
-    for routes in (_fleet_routes(port, app.state.closing), _job_routes(port, app.state.closing)):
+    for routes in (_fleet_routes(port, app.state.closing), _job_routes(port, app.state.closing), _why_routes(port)):
         app.include_router(routes, prefix="/v1", dependencies=guard, responses=known_errors)
     _answer_errors(app)
     return app
@@ -194,6 +198,30 @@ def _job_routes(port: ControllerPort, closing: threading.Event) -> APIRouter:
             )
 
     return routes
+
+
+def _why_routes(port: ControllerPort) -> APIRouter:
+    routes = APIRouter(prefix="/why", tags=["why"], route_class=_Route)
+
+    @routes.get("/node/{launch_id}", summary="Why a node is or was there; a beginning of its id is enough")
+    def node(launch_id: str, last: Last = None) -> Story:
+        return _tell(port, "node", launch_id, last)
+
+    @routes.get("/job/{job_id}", summary="What a job waits for or holds, and why; a beginning of its id is enough")
+    def job(job_id: str, last: Last = None) -> Story:
+        return _tell(port, "job", job_id, last)
+
+    @routes.get("/now", summary="What is held back, what is on the way, and what was decided last")
+    def now(last: Last = None) -> Story:
+        return _tell(port, "now", "", last)
+
+    return routes
+
+
+def _tell(port: ControllerPort, about: About, subject: str, last: int | None) -> Story:
+    if not isinstance(port, Storyteller):
+        raise errors.Unsupported("this controller keeps no record of its decisions", "ask the fleet's own controller")
+    return port.why(about, subject, last)
 
 
 @contextmanager
