@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import ConfigDict, Field
 
@@ -302,6 +302,10 @@ class ControllerPort(Protocol):
         """All of them, ended ones included, oldest first."""
         ...
 
+    def why(self, about: About, subject: str = "", last: int | None = None) -> Story:
+        """`subject` is an id or a beginning that only one has; `last` is how many lines at the most."""
+        ...
+
     def preempt(self, target: str, notice_s: float | None) -> Sequence[str]:
         """The launch ids that will be taken. Raises Unsupported on a real cloud."""
         ...
@@ -311,15 +315,6 @@ class ControllerPort(Protocol):
 
         The process ends by itself soon after the answer was given.
         """
-        ...
-
-
-@runtime_checkable
-class Storyteller(Protocol):
-    """A controller that keeps a log of its decisions, and can tell from it."""
-
-    def why(self, about: About, subject: str = "", last: int | None = None) -> Story:
-        """`subject` is an id or a beginning that only one has; `last` is how many lines at the most."""
         ...
 
 

@@ -6,20 +6,17 @@ It implements `ControllerPort` (api.py), which the server turns into HTTP. `serv
 from __future__ import annotations
 
 import io
-import json
 import logging
 import os
 import re
 import secrets
-import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
@@ -47,12 +44,11 @@ from tradewind.autoscaler.providers.local_processes import write_atomically
 from tradewind.autoscaler.providers.raylets import LocalHead
 from tradewind.cost.receipt import Bill, Receipt, bill, receipt
 from tradewind.errors import ConfigError, ControllerError, JobError, Problem, RayError, TradewindError
-from tradewind.events import KINDS, AnyEvent, ControllerStarted, ControllerStopped, JobStateChanged, JobSubmitted
+from tradewind.events import KINDS, ControllerStarted, ControllerStopped, JobStateChanged, JobSubmitted
 from tradewind.journal import Journal
 from tradewind.logfile import read_chunk, tail_offset
 from tradewind.model import JobSpec
 from tradewind.states import JOB_TRANSITIONS, JobState, is_alive, is_over
-from tradewind.store import EventLog
 from tradewind.views import Costs, decision_line, event_line, job_info, node_info
 from tradewind.why import LAST, Scene, job_story, node_story, now_story
 
@@ -237,7 +233,7 @@ class Controller:
         """The log is searched beside the loop: only the folds are read under its lock."""
         with self.journal.reading() as (fleet, _):
             name = _picked(fleet, about, subject)
-        events = _events_naming(self.journal.log, name, TELLING[about], TOLD_EVENTS[about] + 1)
+        events = self.journal.log.naming(name, TELLING[about], TOLD_EVENTS[about] + 1)
         lines, view = last or LAST[about], self.loop.view
         with self.journal.reading() as (fleet, ledger):
             scene = Scene(
@@ -338,17 +334,6 @@ def _picked(fleet: FleetState, about: About, subject: str) -> str:
     if about == "now":
         return ""
     return pick(subject, fleet.nodes, node_not_found) if about == "node" else pick(subject, fleet.jobs, job_not_found)
-
-
-def _events_naming(log: EventLog, name: str, kinds: Collection[str], newest: int) -> list[AnyEvent]:
-    """In the log's order. SQLite looks through 100,000 rows in a tenth of a second, on a connection of its own; only
-    what it finds is decoded, which would take seconds for all."""
-    marks = ", ".join("?" for _ in kinds)
-    search = f"SELECT sequence FROM events WHERE kind IN ({marks}) AND instr(payload, ?) ORDER BY sequence DESC LIMIT ?"
-    quoted = json.dumps(name, ensure_ascii=False)[1:-1]  # as it stands in the payload, which is JSON
-    with closing(sqlite3.connect(f"file:{quote(str(log.path))}?mode=ro", uri=True)) as reader:
-        found = reader.execute(search, (*kinds, quoted, newest)).fetchall()
-    return [event for (sequence,) in reversed(found) for _, event in log.read(sequence - 1, 1)]
 
 
 def _node_infos(fleet: FleetState, costs: Costs) -> list[NodeInfo]:

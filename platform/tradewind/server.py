@@ -28,7 +28,6 @@ from tradewind import __version__, errors
 from tradewind.api import (
     MAX_WAIT_S,
     SERVICE,
-    About,
     ControllerPort,
     ErrorBody,
     EventLine,
@@ -41,7 +40,6 @@ from tradewind.api import (
     PreemptRequest,
     ShutdownReport,
     Story,
-    Storyteller,
     SubmitRequest,
     job_not_found,
 )
@@ -205,23 +203,17 @@ def _why_routes(port: ControllerPort) -> APIRouter:
 
     @routes.get("/node/{launch_id}", summary="Why a node is or was there; a beginning of its id is enough")
     def node(launch_id: str, last: Last = None) -> Story:
-        return _tell(port, "node", launch_id, last)
+        return port.why("node", launch_id, last)
 
     @routes.get("/job/{job_id}", summary="What a job waits for or holds, and why; a beginning of its id is enough")
     def job(job_id: str, last: Last = None) -> Story:
-        return _tell(port, "job", job_id, last)
+        return port.why("job", job_id, last)
 
     @routes.get("/now", summary="What is held back, what is on the way, and what was decided last")
     def now(last: Last = None) -> Story:
-        return _tell(port, "now", "", last)
+        return port.why("now", "", last)
 
     return routes
-
-
-def _tell(port: ControllerPort, about: About, subject: str, last: int | None) -> Story:
-    if not isinstance(port, Storyteller):
-        raise errors.Unsupported("this controller keeps no record of its decisions", "ask the fleet's own controller")
-    return port.why(about, subject, last)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from tradewind.api import About, Story, Storyteller, job_not_found, node_not_found, pick
 from tradewind.cli import cli
 from tradewind.cli_base import Options
 from tradewind.client import Fleet, connect
@@ -18,25 +17,10 @@ from tradewind.errors import JobNotFound, NotFound
 from tradewind.events import DecisionRecorded
 from tradewind.home import FleetHome
 from tradewind.model import JobSpec
-from tradewind.server import create_app, serve
 from tradewind.testing import FakeController, served
-from tradewind.why import LAST, Scene, job_story, node_story, now_story
 
 SPEC = JobSpec(name="train", entrypoint="python train.py", min_workers=2, max_workers=4)
 Run = Callable[..., Result]
-
-
-class TellingController(FakeController):
-    """The shipped fake, with the real stories over its events."""
-
-    def why(self, about: About, subject: str = "", last: int | None = None) -> Story:
-        lines = last or LAST[about]
-        scene = Scene(self._state, self.now_s, self._history)
-        if about == "now":
-            return now_story(scene, "fake", lines)
-        if about == "node":
-            return node_story(scene, pick(subject, self._state.nodes, node_not_found), lines)
-        return job_story(scene, pick(subject, self._state.jobs, job_not_found), lines)
 
 
 @pytest.fixture
@@ -45,9 +29,9 @@ def place(tmp_path: Path) -> FleetHome:
 
 
 @pytest.fixture
-def fake(place: FleetHome) -> Iterator[TellingController]:
+def fake(place: FleetHome) -> Iterator[FakeController]:
     """One job that trains on one node."""
-    controller = TellingController(place.fleet)
+    controller = FakeController(place.fleet)
     with served(place, controller):
         controller.submit(SPEC)
         controller.add_node("tw-12ab", job_id="train-1")
@@ -59,7 +43,7 @@ def fake(place: FleetHome) -> Iterator[TellingController]:
 
 
 @pytest.fixture
-def fleet(place: FleetHome, fake: TellingController) -> Iterator[Fleet]:
+def fleet(place: FleetHome, fake: FakeController) -> Iterator[Fleet]:
     with connect(place.root, place.fleet, start=False) as found:
         yield found
 
@@ -72,7 +56,7 @@ def run(place: FleetHome) -> Run:
     return invoke
 
 
-def test_the_story_reaches_the_sdk_whole(fleet: Fleet, fake: TellingController) -> None:
+def test_the_story_reaches_the_sdk_whole(fleet: Fleet, fake: FakeController) -> None:
     story = fleet.why("node", "tw-12")
     assert (story.about, story.subject) == ("node", "tw-12ab")
     assert story.lines == fake.why("node", "tw-12ab").lines
@@ -90,7 +74,7 @@ def test_an_unknown_id_is_told_with_the_nearest(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("args", [["node", "tw-12"], ["job", "train"], ["now"]], ids=" ".join)
-def test_the_command_prints_text_that_fits_or_json(run: Run, fake: TellingController, args: list[str]) -> None:
+def test_the_command_prints_text_that_fits_or_json(run: Run, fake: FakeController, args: list[str]) -> None:
     text, found = run("why", *args), run("why", *args, "--json")
     assert (text.exit_code, found.exit_code) == (0, 0), text.stderr + found.stderr
     story = json.loads(found.stdout)
@@ -101,11 +85,11 @@ def test_the_command_prints_text_that_fits_or_json(run: Run, fake: TellingContro
 
 
 @pytest.mark.parametrize("args", [["node"], ["job"], ["now", "x"], ["weather"], ["now", "--last", "0"]], ids=" ".join)
-def test_wrong_usage_is_exit_code_2(run: Run, fake: TellingController, args: list[str]) -> None:
+def test_wrong_usage_is_exit_code_2(run: Run, fake: FakeController, args: list[str]) -> None:
     assert run("why", *args).exit_code == 2
 
 
-def test_an_unknown_id_on_the_command_line(run: Run, fake: TellingController) -> None:
+def test_an_unknown_id_on_the_command_line(run: Run, fake: FakeController) -> None:
     done = run("why", "node", "tw-13ab")
     assert done.exit_code == 1
     assert "did you mean tw-12ab" in done.stderr
@@ -116,14 +100,3 @@ def test_a_wrong_number_of_lines_is_422(place: FleetHome, fleet: Fleet) -> None:
     with httpx.Client(base_url=fleet.url, headers=headers, trust_env=False) as http:
         assert http.get("/v1/why/now", params={"last": 0}).status_code == 422
         assert http.get("/v1/why/node/nope").status_code == 404
-
-
-def test_a_controller_that_keeps_no_record_says_so() -> None:
-    silent = FakeController()
-    if isinstance(silent, Storyteller):
-        pytest.skip("the shipped fake tells stories")
-    with serve(create_app(silent, "token")) as server:
-        headers = {"Authorization": "Bearer token"}
-        reply = httpx.get(f"{server.url}/v1/why/now", headers=headers, trust_env=False)
-    assert reply.status_code == 409
-    assert "record of its decisions" in reply.json()["message"]
