@@ -11,11 +11,12 @@ from training_run import training
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def test_replicas_of_shards_come_and_go(cell: Any, tmp_path: Path) -> None:
-    """Two replicas of two shards each. A lost node takes one of them, a new one brings it back."""
+@pytest.mark.parametrize("layout", ["fsdp=2", "tp=2", "pp=2"])
+def test_replicas_come_and_go(cell: Any, tmp_path: Path, layout: str) -> None:
+    """Two replicas of two workers each. A lost node takes one of them, a new one brings it back."""
     with (
         cell.nodes(2, cpus=2, gpus=2) as left,
-        training(tmp_path, cell.env, 0.2, workers=[2, 4], parallel="fsdp=2", checkpoint_every=1000) as run,
+        training(tmp_path, cell.env, 0.2, workers=[2, 4], parallel=layout, checkpoint_every=1000) as run,
     ):
         run.wait_for_group(4)
         cell.remove_node(left.pop())
