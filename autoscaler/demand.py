@@ -111,11 +111,14 @@ def _replacements(holdings: Holdings, wishing: set[str], doomed: frozenset[str])
 
 
 def _largest_first(need: Need) -> tuple[float, ...]:
-    """First-fit packs best when the hard pieces go first: accelerators, then selectors, then CPUs."""
+    """First-fit packs best when the hard pieces go first: accelerators, and among them what is tied to some nodes by
+    selectors (fewer alternatives are a closer tie); then the large ones."""
     amounts = dict(need.shape.resources)
+    accelerators = amounts.get("GPU", 0.0) + amounts.get("TPU", 0.0)
     return (
-        -(amounts.get("GPU", 0.0) + amounts.get("TPU", 0.0)),
-        -len(need.shape.selectors),
+        accelerators == 0,
+        len(need.shape.selectors) or float("inf"),
+        -accelerators,
         -amounts.get("CPU", 0.0),
         -amounts.get("memory", 0.0),
     )

@@ -1,222 +1,130 @@
 """Requests onto nodes: first what is there or coming, then what could be bought. Pure.
 
-First-fit over grouped shapes: the work grows with the number of distinct shapes and nodes, not of requests. A gang is
-placed as a whole or not at all.
+First-fit over grouped shapes in a fixed order, vectorised over nodes: the work grows with the number of distinct shapes
+and nodes, not of requests. A gang is placed as a whole or not at all.
+
+The order is what keeps a tick from buying what the last one bought: nodes stand in the order in which they were asked
+for, and first-fit over the same list with new nodes at its end does the same as before on the old part. So every rule
+here must choose by what stands earliest, never by what looks best among all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from tradewind.autoscaler.demand import Demand, Need
-from tradewind.autoscaler.ray_snapshot import Gang, RayNode, RayStatus, Strategy
-from tradewind.autoscaler.shape import Selector, Shape, add_up, take
-from tradewind.autoscaler.view import NodeView, View
-from tradewind.model import Labels, Offer
+from tradewind.autoscaler.packing_buyer import Asker, Buyer, NoBuyer
+from tradewind.autoscaler.packing_gangs import GangPlaces
+from tradewind.autoscaler.packing_rooms import Ints, Lay, Rooms, Slot, first_fit
+from tradewind.autoscaler.packing_rules import together
+from tradewind.autoscaler.packing_slots import new_slots, slots_of
+from tradewind.autoscaler.ray_snapshot import Gang
+from tradewind.autoscaler.shape import Shape
 
-_TAKES_WORK = (RayStatus.RUNNING, RayStatus.IDLE)
+__all__ = ["Buyer", "NoBuyer", "Packing", "Slot", "new_slots", "slots_of", "together"]
 
 
 @dataclass(slots=True)
-class Slot:
-    """A node as room: there, coming, or (with an offer) about to be bought."""
-
-    name: str  # launch id, or "ray:<id>" for a node that is not ours
-    ray_node_id: str
-    free: dict[str, float]
-    total: dict[str, float]
-    labels: Labels
-    offer: Offer | None = None
-    used_for: list[str] = field(default_factory=list)
-
-    def room_for(self, shape: Shape) -> int:
-        return shape.copies_in(self.free) if shape.allows(self.labels) else 0
-
-    def put(self, shape: Shape, copies: int, source: str) -> None:
-        take(self.free, shape, copies)
-        self.used_for.append(f"{copies} x {shape} ({source})")
-
-
-class Buyer(Protocol):
-    """Where more room comes from."""
-
-    def buy(self, shape: Shape, count: int) -> Slot | None:
-        """A new slot for some of these `count` requests, or None."""
-        ...
-
-    def undo(self, slots: Sequence[Slot]) -> None:
-        """Give back what was bought for a gang that could not be placed as a whole."""
-        ...
-
-
-class NoBuyer:
-    """Only what is there and what is coming."""
-
-    def buy(self, shape: Shape, count: int) -> Slot | None:  # noqa: ARG002
-        return None
-
-    def undo(self, slots: Sequence[Slot]) -> None:
-        pass
-
-
-def slots_of(view: View, gone: frozenset[str] = frozenset()) -> list[Slot]:
-    """Room that counts. In the order in which it was asked for, whether it is there or still coming: first-fit over
-    the same order finds at the next tick the places for which this tick bought, and so buys nothing twice."""
-    found = _foreign_slots(view)
-    for node in view.nodes:
-        if node.is_leaving or node.launch_id in gone:
-            continue
-        if node.ray is not None and node.ray.status in _TAKES_WORK:
-            found.append(_ready_slot(node, node.ray))
-        elif node.is_coming:
-            room = view.resources_of(node.requested.offer)
-            found.append(Slot(node.launch_id, "", room, dict(room), node.requested.offer.labels))
-    return found
-
-
-def _ready_slot(node: NodeView, ray: RayNode) -> Slot:
-    return Slot(node.launch_id, ray.ray_node_id, dict(ray.available), dict(ray.total), ray.labels)
-
-
-def _foreign_slots(view: View) -> list[Slot]:
-    """The head, and machines that somebody added: room, but never ours to buy or to end."""
-    ours = {node.ray.ray_node_id for node in view.nodes if node.ray is not None}
-    return [
-        Slot(f"ray:{node.ray_node_id}", node.ray_node_id, dict(node.available), dict(node.total), node.labels)
-        for node in (view.snapshot.nodes if view.snapshot else ())
-        if node.status in _TAKES_WORK and node.ray_node_id not in ours and not node.launch_id
-    ]
-
-
 class Packing:
-    """Fills slots; asks the buyer for more. `unplaced` are the needs and gangs for which there was no room."""
+    """Fills slots; asks the buyer for more. `unplaced` are the needs and gangs for which there was no room.
 
-    def __init__(self, slots: Iterable[Slot], buyer: Buyer | None = None) -> None:
-        self.slots = list(slots)
-        self.bought: list[Slot] = []
-        self.unplaced: list[Need | Gang] = []
-        self._buyer = buyer or NoBuyer()
+    `slots` may leave out nodes on which nothing of the demand fits; `everything` then names all nodes, which count for
+    constraints."""
 
-    def fill(self, demand: Demand) -> Packing:
-        for gang in demand.gangs:
-            self._place_gang(gang)
-        for need in demand.needs:
-            self._place_need(need)
-        self._hold_constraints(demand.constraints)
-        return self
+    slots: Sequence[Slot]
+    buyer: Buyer = field(default_factory=NoBuyer)
+    everything: Sequence[Slot] | None = None
+    unplaced: list[Need | Gang] = field(default_factory=list)
+    lays: list[Lay] = field(default_factory=list)
+    held: list[Lay] = field(default_factory=list)  # by constraints; counted in everything, then bought
+    rooms: Rooms = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rooms = Rooms(self.slots)
+        self.everything = self.slots if self.everything is None else self.everything
+
+    @property
+    def bought(self) -> list[Slot]:
+        return self.rooms.slots[len(self.slots) :]
 
     @property
     def used(self) -> frozenset[str]:
-        return frozenset(slot.name for slot in self.slots if slot.used_for)
+        """The names of slots on which something lies."""
+        by_demand = {self.rooms.slots[index].name for lay in self.lays for index in lay.slots.tolist()}
+        all_slots = [*(self.everything or ()), *self.bought] if self.held else []
+        return frozenset(by_demand | {all_slots[index].name for lay in self.held for index in lay.slots.tolist()})
 
-    def _place_need(self, need: Need) -> None:
-        left = need.count
-        for slot in self.slots:
-            copies = min(left, slot.room_for(need.shape))
-            if copies:
-                slot.put(need.shape, copies, need.source)
-                left -= copies
-        while left and (slot_bought := self._buy(need.shape, left)) is not None:
-            copies = min(left, slot_bought.room_for(need.shape))
-            slot_bought.put(need.shape, copies, need.source)
-            left -= copies
-        if left:
-            self.unplaced.append(Need(need.shape, left, need.source))
+    def on_bought(self) -> Iterator[Lay]:
+        """What lies on bought slots, counted from the first of them; constraints last."""
+        for lays, first in ((self.lays, len(self.slots)), (self.held, len(self.everything or ()))):
+            for lay in lays:
+                new = np.flatnonzero(lay.slots >= first)
+                if len(new):
+                    sources = lay.sources if len(lay.sources) == 1 else [lay.sources[index] for index in new.tolist()]
+                    yield replace(lay, sources=sources, slots=lay.slots[new] - first, copies=lay.copies[new])
 
-    def _buy(self, shape: Shape, count: int) -> Slot | None:
-        slot = self._buyer.buy(shape, count)
-        if slot is not None:
-            self.slots.append(slot)
-            self.bought.append(slot)
-        return slot
+    def fill(self, demand: Demand) -> Packing:
+        places = GangPlaces(self.rooms, self.buyer)
+        for placed in places.place_all(demand.gangs):
+            if isinstance(placed, Gang):
+                self.unplaced.append(placed)
+            else:
+                self.lays.append(placed)
+        for shape, needs in _by_shape(demand.needs).items():
+            self._place_needs(shape, needs)
+        if demand.constraints:
+            self._hold_constraints(demand.constraints)
+        return self
 
-    def _hold_constraints(self, constraints: tuple[Need, ...]) -> None:
-        """Constraints are met by totals, whatever runs there: they are packed on empty copies of all slots."""
-        if not constraints:
-            return
-        empty = {slot.name: Slot(slot.name, "", dict(slot.total), slot.total, slot.labels) for slot in self.slots}
-        inner = Packing(empty.values(), self._buyer)
-        for need in constraints:
-            inner._place_need(need)
-        self.slots.extend(inner.bought)
-        self.bought.extend(inner.bought)
+    def _place_needs(self, shape: Shape, needs: Sequence[Need]) -> None:
+        """Needs of one shape differ only in who asks: they share one look at the rooms."""
+        copies = self.rooms.copies(shape)
+        for need in needs:
+            taken = first_fit(copies, need.count)
+            copies -= taken
+            self._put(np.flatnonzero(taken), taken[taken > 0], need)
+            left = need.count - int(taken.sum())
+            while left:
+                more = self._put_on_new(need, left)
+                if not more:
+                    self.unplaced.append(Need(shape, left, need.source))
+                    break
+                left -= more
+            if len(self.rooms) > len(copies):
+                copies = self.rooms.copies(shape)
+
+    def _put_on_new(self, need: Need, count: int) -> int:
+        slots = self.buyer.buy(need.shape, count, Asker(need.source, need.count))
+        if not slots:
+            return 0
+        before = len(self.rooms)
+        self.rooms.append(slots)
+        taken = first_fit(self.rooms.copies(need.shape, before), count)
+        chosen = np.flatnonzero(taken)
+        self._put(chosen + before, taken[chosen], need)
+        return int(taken.sum())
+
+    def _put(self, indices: Ints, copies: Ints, need: Need) -> None:
+        if len(indices):
+            self.rooms.put(indices, need.shape, copies)
+            self.lays.append(Lay(need.shape, (need.source,), indices, copies))
+
+    def _hold_constraints(self, constraints: Sequence[Need]) -> None:
+        """Constraints are met by totals, whatever runs there: they are packed on all nodes as if these were empty."""
+        inner = Packing([*(self.everything or ()), *self.bought], self.buyer)
+        inner.rooms = Rooms(inner.slots, whole=True)
+        for shape, needs in _by_shape(constraints).items():
+            inner._place_needs(shape, needs)
+        self.rooms.append(inner.bought)
         self.unplaced.extend(inner.unplaced)
-        for slot in self.slots:
-            if slot.name in empty:
-                slot.used_for.extend(empty[slot.name].used_for)
-
-    # --- gangs ------------------------------------------------------------------------------------------------
-
-    def _place_gang(self, gang: Gang) -> None:
-        with self._all_or_nothing() as attempt:
-            place = self._place_together if gang.strategy is Strategy.STRICT_PACK else self._place_bundles
-            attempt.succeeded = place(gang)
-        if not attempt.succeeded:
-            self.unplaced.append(gang)
-
-    def _place_together(self, gang: Gang) -> bool:
-        """STRICT_PACK: one node for the sum of all. Only selectors that one node can meet at once are tried."""
-        whole = together(gang.bundles)
-        slot = next((slot for slot in self.slots if slot.room_for(whole)), None) or self._buy(whole, 1)
-        if slot is None or not slot.room_for(whole):
-            return False
-        slot.put(whole, 1, f"gang {gang.gang_id[:8]}")
-        return True
-
-    def _place_bundles(self, gang: Gang) -> bool:
-        taken = {slot.name for slot in self.slots if slot.ray_node_id and slot.ray_node_id in gang.placed_on}
-        for bundle in gang.bundles:
-            slot = self._slot_for(bundle, gang.strategy, taken) or self._buy(bundle, self._left(gang))
-            if slot is None or not slot.room_for(bundle):
-                return False
-            slot.put(bundle, 1, f"gang {gang.gang_id[:8]}")
-            taken.add(slot.name)
-        return True
-
-    @staticmethod
-    def _left(gang: Gang) -> int:
-        return 1 if gang.strategy is Strategy.STRICT_SPREAD else len(gang.bundles)
-
-    def _slot_for(self, bundle: Shape, strategy: Strategy, taken: set[str]) -> Slot | None:
-        """STRICT_SPREAD only takes fresh nodes. PACK and SPREAD are preferences, which Ray keeps as far as the room
-        allows: here both count what is needed at the least, on nodes of the gang first. To prefer fresh nodes for
-        SPREAD would place differently once the bought ones are there, and buy again."""
-        fitting = [slot for slot in self.slots if slot.room_for(bundle)]
-        fresh = [slot for slot in fitting if slot.name not in taken]
-        if strategy is Strategy.STRICT_SPREAD:
-            return fresh[0] if fresh else None
-        known = [slot for slot in fitting if slot.name in taken]
-        return next(iter([*known, *fresh]), None)
-
-    @contextmanager
-    def _all_or_nothing(self) -> Iterator[_Attempt]:
-        before = [(slot, dict(slot.free), len(slot.used_for)) for slot in self.slots]
-        num_bought, attempt = len(self.bought), _Attempt()
-        yield attempt
-        if attempt.succeeded:
-            return
-        for slot, free, num_uses in before:
-            slot.free = free
-            del slot.used_for[num_uses:]
-        self.slots = [slot for slot, _, _ in before]
-        self._buyer.undo(self.bought[num_bought:])
-        del self.bought[num_bought:]
+        self.held = inner.lays
 
 
-@dataclass(slots=True)
-class _Attempt:
-    succeeded: bool = False
-
-
-def together(bundles: Iterable[Shape]) -> Shape:
-    """One shape that asks for everything at once. Selectors of several bundles must all hold: every combination."""
-    bundles = list(bundles)
-    combined: list[Selector] = [()]
-    for alternatives in sorted({bundle.selectors for bundle in bundles if bundle.selectors}):
-        combined = [(*before, *selector) for before in combined for selector in alternatives]
-    resources = add_up(dict(bundle.resources) for bundle in bundles)
-    selectors = [] if combined == [()] else combined
-    return Shape.of(resources, selectors=selectors)
+def _by_shape(needs: Iterable[Need]) -> dict[Shape, list[Need]]:
+    found: dict[Shape, list[Need]] = {}
+    for need in needs:
+        found.setdefault(need.shape, []).append(need)
+    return found

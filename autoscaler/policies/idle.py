@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tradewind.autoscaler.actions import Action, Drain
-from tradewind.autoscaler.packing import Packing, slots_of
+from tradewind.autoscaler.actions import Action, Drain, Launch
+from tradewind.autoscaler.packing import Packing, new_slots, slots_of
 from tradewind.autoscaler.policies.base import Draft
 from tradewind.autoscaler.ray_snapshot import DrainReason, RayStatus
 from tradewind.autoscaler.view import NodeView, View
@@ -12,13 +12,24 @@ from tradewind.units import format_duration
 
 
 def decide(view: View, draft: Draft) -> tuple[Action, ...]:
-    idle = [node for node in view.nodes if node.launch_id not in draft.gone and _is_idle(node, view)]
+    gone = draft.gone
+    idle = [node for node in view.nodes if _is_idle(node, view) and node.launch_id not in gone]
     if not idle:
         return ()
-    needed = Packing(slots_of(view, draft.gone)).fill(view.demand).used
+    needed = _needed(view, draft)
     spare = [node for node in idle if node.launch_id not in needed]
     spare.sort(key=lambda node: -(node.requested.offer.price_uusd_per_h or 0))  # the dearest first
     return tuple(_drain(node) for node in spare)
+
+
+def _needed(view: View, draft: Draft) -> frozenset[str]:
+    """With what is being bought: an idle node may be half of what a gang waits for."""
+    if view.demand.is_empty:
+        return frozenset()
+    bought = new_slots([action.offer for action in draft.actions if isinstance(action, Launch)], view)
+    slots = [*slots_of(view, draft.gone, view.demand), *bought]
+    everything = [*slots_of(view, draft.gone), *bought] if view.demand.constraints else slots
+    return Packing(slots, everything=everything).fill(view.demand).used
 
 
 def _is_idle(node: NodeView, view: View) -> bool:

@@ -1,0 +1,145 @@
+"""An idea of what to buy: an integer program over patterns. Pure.
+
+A pattern is one node of an offer with so many copies of each shape on it. The program (HiGHS) covers all that was
+bought for at the least price:
+
+    min  sum price_p x_p    s.t.  sum n_pj x_p >= count_j,  x whole
+
+It starts with the patterns that first-fit made, and gets better ones by column generation: the dual prices of the
+linear program say what a copy of each shape is worth, and nodes that hold more than they cost are added. First-fit
+judges the answer (packing_basket.py), so that a poor one costs a moment and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import LinearConstraint, linprog, milp
+from scipy.sparse import csr_matrix
+
+from tradewind.autoscaler.packing import Packing
+from tradewind.autoscaler.packing_loads import Loads
+from tradewind.autoscaler.packing_rooms import Floats, Ints
+from tradewind.autoscaler.packing_stock import Stock
+from tradewind.autoscaler.shape import EPSILON
+
+# Where rounding to whole nodes matters: few nodes. And where the program is small: few shapes x offers.
+_MOST_NODES = 500
+_MOST_PAIRS = 8_000
+_ROUNDS = 4  # of column generation
+_NEAR = 0.1  # patterns this close to being worth their price enter the integer program
+_GAP = 0.002
+_BRANCHES = 50  # of the search, not seconds: the same answer on a slow machine as on a fast one
+_TIME_LIMIT_S = 1.0  # far above what programs of this size take
+
+
+@dataclass(slots=True)
+class _Program:
+    """Shapes x offers, and the patterns so far."""
+
+    counts: Ints
+    asked: Floats  # shapes x resources
+    room: Floats  # offers x resources
+    fits: Ints  # offers x shapes: copies on one node
+    prices: Floats  # of offers
+    owner: Ints  # the offer of each pattern
+    copies: Floats  # patterns x shapes
+
+    def add(self, owner: Ints, copies: Floats) -> None:
+        self.owner = np.concatenate([self.owner, owner])
+        self.copies = np.concatenate([self.copies, copies])
+
+
+def advise(packing: Packing, stock: Stock) -> list[int]:
+    """Offers of the stock to buy instead, in the order in which first-fit should meet them. Nothing where the program
+    would be too large to be worth its time, or where a constraint or a slice is among what was bought."""
+    owner = [stock.index_of(slot) for slot in packing.bought]
+    if len(owner) > _MOST_NODES or None in owner or packing.held:
+        return []
+    loads = Loads.of(packing)
+    if len(loads.shapes) * len(stock.offers) > _MOST_PAIRS or not all(shape.resources for shape in loads.shapes):
+        return []
+    program = _program(loads, np.array(owner), stock)
+    worth = _worth(program)
+    for _ in range(_ROUNDS):
+        if not _add_patterns(program, worth):
+            break
+        worth = _worth(program)
+    chosen = _whole(program, worth)
+    opener = (program.copies > 0).argmax(axis=1)  # the shape that comes first in first-fit
+    order = np.lexsort((program.owner, opener))
+    return [int(index) for index in np.repeat(program.owner[order], chosen[order])]
+
+
+def _program(loads: Loads, owner: Ints, stock: Stock) -> _Program:
+    keys = sorted({key for shape in loads.shapes for key, _ in shape.resources})
+    asked = np.array([[dict(shape.resources).get(key, 0.0) for key in keys] for shape in loads.shapes])
+    room = np.array([stock.rooms.column(key)[: len(stock.offers)] for key in keys]).T
+    counts = loads.copies.sum(axis=0)
+    fits = np.minimum(np.array([stock.copies(shape) for shape in loads.shapes]).T, np.minimum(loads.most, counts))
+    used = loads.copies.any(axis=1)
+    program = _Program(counts, asked, room, fits, stock.prices, owner[used], loads.copies[used].astype(np.float64))
+    offer, shape = np.nonzero(fits)
+    alone = np.zeros((len(offer), len(counts)))
+    alone[np.arange(len(offer)), shape] = fits[offer, shape]
+    program.add(*_cheapest_alone(program, offer, shape, alone))
+    return program
+
+
+def _cheapest_alone(program: _Program, offer: Ints, shape: Ints, copies: Floats) -> tuple[Ints, Floats]:
+    """For each shape, the node that is cheapest per copy when it is alone there: a first idea of what it is worth."""
+    each = program.prices[offer] / copies[np.arange(len(offer)), shape]
+    order = np.lexsort((each, shape))
+    first = order[np.unique(shape[order], return_index=True)[1]]
+    return offer[first], copies[first]
+
+
+def _worth(program: _Program) -> Floats:
+    """What one more copy of each shape costs."""
+    result = linprog(
+        program.prices[program.owner], A_ub=csr_matrix(-program.copies.T), b_ub=-program.counts, method="highs-ds"
+    )
+    worth: Floats = -result.ineqlin.marginals
+    return worth
+
+
+def _add_patterns(program: _Program, worth: Floats) -> bool:
+    """Nodes filled by worth per resource: per all resources together, and per each of them."""
+    unit = np.where(program.room > 0, program.prices[:, None] / np.maximum(program.room, EPSILON), np.inf).min(axis=0)
+    weights = [unit, *(np.diag(unit) + 0.05 * unit)]
+    found = False
+    for weight in weights:
+        order = np.argsort(-worth / np.maximum(program.asked @ weight, EPSILON), kind="stable")
+        copies = _filled(program, order[worth[order] > 0])
+        better = np.flatnonzero(copies @ worth > program.prices * (1 + EPSILON))
+        program.add(better, copies[better])
+        found |= len(better) > 0
+    return found
+
+
+def _filled(program: _Program, order: Ints) -> Floats:
+    """Each offer with as many copies as fit, shape after shape."""
+    room, copies = program.room.copy(), np.zeros(program.fits.shape)
+    for shape in order.tolist():
+        asks = np.flatnonzero(program.asked[shape])
+        fit = np.floor((room[:, asks] + EPSILON) / program.asked[shape, asks]).min(axis=1)
+        copies[:, shape] = np.minimum(fit, program.fits[:, shape])
+        room[:, asks] -= copies[:, shape, None] * program.asked[shape, asks]
+    return copies
+
+
+def _whole(program: _Program, worth: Floats) -> Ints:
+    """How many of each pattern, in whole numbers."""
+    prices = program.prices[program.owner]
+    near = np.flatnonzero(prices - program.copies @ worth <= _NEAR * prices)
+    result = milp(
+        prices[near],
+        constraints=LinearConstraint(csr_matrix(program.copies[near].T), program.counts, np.inf),
+        integrality=np.ones(len(near)),
+        options={"mip_rel_gap": _GAP, "node_limit": _BRANCHES, "time_limit": _TIME_LIMIT_S},
+    )
+    chosen = np.zeros(len(prices), np.int64)
+    if result.x is not None:
+        chosen[near] = np.rint(result.x)
+    return chosen

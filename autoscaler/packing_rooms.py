@@ -1,0 +1,165 @@
+"""Rooms: many nodes as columns of numbers, so that one shape is compared with all of them at once. Pure arithmetic;
+packing.py decides with it what lies where.
+
+A column is made when a shape first asks for its resource or label. Nodes are only added at the end, and taken off there
+again when a gang could not be placed as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tradewind.autoscaler.shape import EPSILON, LabelRule, Selector, Shape
+from tradewind.model import Labels, Offer, Resources
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+ANY_NUMBER = 1_000_000  # copies of a shape that asks for nothing
+
+
+@dataclass(slots=True)
+class Slot:
+    """A node as room: there, coming, or about to be bought. The hosts of one slice share its name."""
+
+    name: str  # launch id, or "ray:<id>" for a node that is not ours
+    ray_node_id: str
+    free: Resources
+    total: Resources
+    labels: Labels
+    offer: Offer | None = None  # what was or will be bought; None: not ours
+
+
+@dataclass(frozen=True, slots=True)
+class Lay:
+    """Copies of one shape that lie on slots: `slots[i]` has `copies[i]`, for `sources[i]` or for the only source."""
+
+    shape: Shape
+    sources: Sequence[str]
+    slots: Ints
+    copies: Ints
+    num_apart: int = 0  # gangs whose bundles must lie on different nodes
+    bound: Shape | None = None  # of gangs: the shape inside the region where they lie
+
+
+class Rooms:
+    """The free (or, with `whole`, the total) amounts of slots, and what they allow."""
+
+    def __init__(self, slots: Iterable[Slot], whole: bool = False) -> None:
+        self.slots: list[Slot] = list(slots)
+        self._whole = whole
+        self._columns: dict[str, Floats] = {}
+        self._labels: dict[str, _Codes] = {}
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def copies(self, shape: Shape, first: int = 0) -> Ints:
+        """How many of these fit into each slot, now; from the slot `first` on."""
+        n = len(self.slots)
+        if not shape.resources:
+            found = np.full(n - first, ANY_NUMBER, dtype=np.int64)
+        else:
+            parts = [(self.column(key)[first:n] + EPSILON) / amount for key, amount in shape.resources]
+            least = parts[0] if len(parts) == 1 else np.minimum.reduce(parts)
+            found = np.maximum(least, 0.0).astype(np.int64)
+        return found * self._allowed(shape.selectors, first) if shape.selectors else found
+
+    def fits_at(self, index: int, shape: Shape) -> bool:
+        """The same question for one slot; cheaper there than a look at all."""
+        for key, amount in shape.resources:
+            if self.column(key)[index] + EPSILON < amount:
+                return False
+        return shape.allows(self.slots[index].labels)
+
+    def put(self, indices: Ints | int, shape: Shape, copies: Ints | int) -> None:
+        for key, amount in shape.resources:
+            self.column(key)[indices] -= amount * copies
+
+    def append(self, slots: Sequence[Slot]) -> None:
+        before = len(self.slots)
+        self.slots.extend(slots)
+        for key, column in self._columns.items():
+            if len(self.slots) > len(column):
+                column = self._columns[key] = _grown(column, len(self.slots))
+            column[before : len(self.slots)] = self._alike(slots, key)
+
+    def truncate(self, length: int) -> None:
+        del self.slots[length:]
+        for codes in self._labels.values():
+            codes.known = min(codes.known, length)
+
+    def _alike(self, slots: Sequence[Slot], key: str) -> float | list[float]:
+        """Slots of one purchase share their amounts."""
+        shared = self._amounts(slots[0]) if slots else {}
+        if all(self._amounts(slot) is shared for slot in slots):
+            return shared.get(key, 0.0)
+        return [self._amounts(slot).get(key, 0.0) for slot in slots]
+
+    def _amounts(self, slot: Slot) -> Resources:
+        return slot.total if self._whole else slot.free
+
+    def column(self, key: str) -> Floats:
+        """What is free of one resource; longer than there are slots."""
+        column = self._columns.get(key)
+        if column is None:
+            amounts = (self._amounts(slot).get(key, 0.0) for slot in self.slots)
+            column = self._columns[key] = np.fromiter(amounts, np.float64, len(self.slots))
+        return column
+
+    def label(self, key: str) -> tuple[Ints, dict[str | None, int]]:
+        """(the number of its value for each slot, the numbers of values)"""
+        codes = self._labels.setdefault(key, _Codes(key)).extended(self.slots)
+        return codes.codes[: len(self.slots)], codes.values
+
+    def _allowed(self, selectors: tuple[Selector, ...], first: int) -> Bools:
+        found = np.zeros(len(self.slots) - first, np.bool_)
+        for selector in selectors:
+            found |= np.logical_and.reduce([self._holds(rule, first) for rule in selector])
+        return found
+
+    def _holds(self, rule: LabelRule, first: int) -> Bools:
+        """Every distinct value is judged once."""
+        codes, values = self.label(rule.key)
+        verdicts = np.array([(value in rule.values) is not rule.negated for value in values], np.bool_)
+        return verdicts[codes[first:]]
+
+
+@dataclass(slots=True)
+class _Codes:
+    """One label of all slots, as numbers of its distinct values. A missing label is a value, too."""
+
+    key: str
+    values: dict[str | None, int] = field(default_factory=dict)  # value -> its number
+    codes: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    known: int = 0
+
+    def extended(self, slots: Sequence[Slot]) -> _Codes:
+        if len(slots) > len(self.codes):
+            self.codes = _grown(self.codes, len(slots))
+        if self.known < len(slots):
+            new = [slot.labels.get(self.key) for slot in slots[self.known :]]
+            for value in set(new) - self.values.keys():
+                self.values[value] = len(self.values)
+            self.codes[self.known : len(slots)] = [self.values[value] for value in new]
+            self.known = len(slots)
+        return self
+
+
+def first_fit(copies: Ints, count: int) -> Ints:
+    """How many go where, filling from the front."""
+    before = np.cumsum(copies) - copies
+    taken: Ints = np.clip(count - before, 0, copies)
+    return taken
+
+
+def _grown(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
+    larger = np.zeros(max(length, 2 * len(array), 16), array.dtype)
+    larger[: len(array)] = array
+    return larger

@@ -1,0 +1,144 @@
+"""The nodes of a view as slots: what counts as room, in which order. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tradewind.autoscaler.demand import Demand
+from tradewind.autoscaler.packing_rooms import Slot
+from tradewind.autoscaler.ray_snapshot import RayNode, RayStatus
+from tradewind.autoscaler.shape import EPSILON
+from tradewind.autoscaler.view import NodeView, View
+from tradewind.model import Labels, Offer, Resources
+
+# Ray's labels of a slice. The first host brings a resource that reserves the slice as a whole, as Ray names it.
+LABEL_TPU_WORKER = "ray.io/tpu-worker-id"
+LABEL_TPU_POD = "ray.io/tpu-pod-type"
+
+_TAKES_WORK = (RayStatus.RUNNING, RayStatus.IDLE)
+
+
+def slots_of(view: View, gone: frozenset[str] = frozenset(), demand: Demand | None = None) -> list[Slot]:
+    """Room that counts. In the order in which it was asked for, whether it is there or still coming: first-fit over
+    the same order finds at the next tick the places for which this tick bought, and so buys nothing twice.
+
+    With a demand, nodes on which nothing of it fits are left out: in a large cluster most are full."""
+    hosts, useful = _Hosts(view), _Useful.of(demand)
+    found = [slot for slot in _foreign_slots(view) if useful.at(slot.free, slot.ray_node_id)]
+    slices: dict[str, list[RayNode]] | None = None
+    for node in view.nodes:
+        offer, ray = node.requested.offer, node.ray
+        if ray is not None and offer.hosts == 1 and not useful.at(ray.available, ray.ray_node_id):
+            continue  # the first question, since it rules out the most
+        if node.is_leaving or node.launch_id in gone:
+            continue
+        if offer.hosts > 1:
+            slices = _by_launch_id(view) if slices is None else slices
+            found.extend(_slice_slots(node, slices.get(node.launch_id, []), hosts))
+        elif ray is not None and ray.status in _TAKES_WORK:
+            found.append(Slot(node.launch_id, ray.ray_node_id, ray.available, ray.total, ray.labels, offer))
+        elif node.is_coming:
+            found.extend(hosts.of(offer, node.launch_id))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Useful:
+    """Whether anything of a demand fits. Nodes that hold a part of a gang are always kept: they tell where it lies."""
+
+    least: Sequence[Sequence[tuple[str, float]]] | None  # None: keep all
+    key: str = ""  # a resource of which everything needs so much: the quickest way to say no
+    amount: float = 0.0
+    placed: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, demand: Demand | None) -> _Useful:
+        if demand is None:
+            return cls(None)
+        placed = frozenset(ray_id for gang in demand.gangs for ray_id in gang.placed_on)
+        least = [{key: amount - EPSILON for key, amount in each} for each in _smallest(_asked(demand))]
+        common = sorted(set.intersection(*(set(each) for each in least))) if least else []
+        amount = min(each[common[0]] for each in least) if common else 0.0
+        return cls([tuple(each.items()) for each in least], common[0] if common else "", amount, placed)
+
+    def at(self, free: Resources, ray_node_id: str) -> bool:
+        if self.least is None or ray_node_id in self.placed:
+            return True
+        if self.key and free.get(self.key, 0.0) < self.amount:
+            return False
+        return any(all(free.get(key, 0.0) >= amount for key, amount in each) for each in self.least)
+
+
+def new_slots(offers: Sequence[Offer], view: View) -> list[Slot]:
+    """What is about to be bought, as it will look at the next tick."""
+    hosts = _Hosts(view)
+    return [slot for number, offer in enumerate(offers) for slot in hosts.of(offer, f"new:{number}")]
+
+
+class _Hosts:
+    """What nodes of an offer will bring; thought of once for all that are alike."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._known: dict[Offer, list[tuple[Resources, Labels]]] = {}
+
+    def of(self, offer: Offer, name: str) -> list[Slot]:
+        if offer not in self._known:
+            self._known[offer] = hosts_of(offer, self._view)
+        return [Slot(name, "", room, room, labels, offer) for room, labels in self._known[offer]]
+
+
+def hosts_of(offer: Offer, view: View) -> list[tuple[Resources, Labels]]:
+    """Each host of an offer: one, or as many as the slice has."""
+    room, labels = view.resources_of(offer), offer.labels
+    if offer.hosts == 1:
+        return [(room, labels)]
+    pod = offer.market.instance_type.removeprefix("tpu-")
+    found: list[tuple[Resources, Labels]] = []
+    for number in range(offer.hosts):
+        mine = {**room, f"TPU-{pod}-head": 1.0} if number == 0 else room
+        found.append((mine, {**labels, LABEL_TPU_POD: pod, LABEL_TPU_WORKER: str(number)}))
+    return found
+
+
+def _asked(demand: Demand) -> set[tuple[tuple[str, float], ...]]:
+    """What is asked for, without selectors: bundles alone, since a gang asks for more than any of them."""
+    return {bundle.resources for gang in demand.gangs for bundle in gang.bundles} | {
+        need.shape.resources for need in demand.needs
+    }
+
+
+def _smallest(asked: Iterable[tuple[tuple[str, float], ...]]) -> list[tuple[tuple[str, float], ...]]:
+    """Those that no other one fits into: where none of these fits, nothing does."""
+    found: list[tuple[tuple[str, float], ...]] = []
+    for resources in sorted(asked, key=lambda each: (len(each), each)):
+        amounts = dict(resources)
+        if not any(all(amounts.get(key, 0.0) >= amount for key, amount in least) for least in found):
+            found.append(resources)
+    return found
+
+
+def _slice_slots(node: NodeView, in_ray: Sequence[RayNode], hosts: _Hosts) -> list[Slot]:
+    """A slice is room when it is coming, or as far as its hosts are in Ray."""
+    offer, alive = node.requested.offer, [ray for ray in in_ray if ray.status in _TAKES_WORK]
+    if alive:
+        return [Slot(node.launch_id, ray.ray_node_id, ray.available, ray.total, ray.labels, offer) for ray in alive]
+    return hosts.of(offer, node.launch_id) if node.is_coming else []
+
+
+def _by_launch_id(view: View) -> dict[str, list[RayNode]]:
+    found: dict[str, list[RayNode]] = {}
+    for node in view.snapshot.nodes if view.snapshot else ():
+        found.setdefault(node.launch_id, []).append(node)
+    return found
+
+
+def _foreign_slots(view: View) -> list[Slot]:
+    """The head, and machines that somebody added: room, but never ours to buy or to end."""
+    ours = {node.ray.ray_node_id for node in view.nodes if node.ray is not None}
+    return [
+        Slot(f"ray:{node.ray_node_id}", node.ray_node_id, node.available, node.total, node.labels)
+        for node in (view.snapshot.nodes if view.snapshot else ())
+        if not node.launch_id and node.status in _TAKES_WORK and node.ray_node_id not in ours
+    ]

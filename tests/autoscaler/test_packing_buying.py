@@ -1,0 +1,170 @@
+"""Buying: effective prices, caps, shares of a market, slices, and that a better set of nodes is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tradewind.autoscaler.actions import Drain, Launch, Plan
+from tradewind.autoscaler.demand import Demand, Need
+from tradewind.autoscaler.fleet import NodeRecord
+from tradewind.autoscaler.packing_slots import LABEL_TPU_POD, LABEL_TPU_WORKER, slots_of
+from tradewind.autoscaler.packing_stock import Cap
+from tradewind.autoscaler.plan import make_plan
+from tradewind.autoscaler.policies import idle, lost, notice
+from tradewind.autoscaler.policies.buy import Buy
+from tradewind.autoscaler.ray_snapshot import Gang, RayNode, RaySnapshot, RayStatus, Strategy
+from tradewind.autoscaler.shape import Shape
+from tradewind.autoscaler.testing import make_offer
+from tradewind.autoscaler.view import Limits, LoopSettings, NodeView, View
+from tradewind.model import Capacity, Market, Offer
+from tradewind.states import NodeState
+
+SETTINGS = LoopSettings(fleet="test", limits=Limits(launches_per_minute=None))
+GPU = Shape.of({"CPU": 1, "GPU": 1})
+EAST = make_offer("aws/us-east-1a/g6", usd_per_h=0.40, cpus=4, gpus=1)
+WEST = make_offer("gcp/us-west1-b/g2", usd_per_h=0.30, cpus=4, gpus=1)
+
+
+def view_of(offers: list[Offer], *needs: Need, gangs: tuple[Gang, ...] = (), nodes: tuple[NodeView, ...] = ()) -> View:
+    snapshot = RaySnapshot(nodes=tuple(node.ray for node in nodes if node.ray))
+    return View(1000.0, SETTINGS, nodes, snapshot, Demand(needs, gangs), tuple(offers))
+
+
+def plan_with(view: View, buy: Buy) -> Plan:
+    return make_plan(view, policies=(lost.decide, notice.decide, buy, idle.decide))
+
+
+def slice_of(kind: str, hosts: int, usd_per_h: float) -> Offer:
+    market = Market("gcp", "us-central2", "us-central2-b", kind, Capacity.SPOT)
+    return Offer(market, 120, 400, "TPU-V4", 4, hosts, round(usd_per_h * 1e6), price_source="test")
+
+
+# --- prices and caps ------------------------------------------------------------------------------------------------
+
+
+def test_the_effective_price_chooses_and_is_told() -> None:
+    view = view_of([EAST, WEST], Need(GPU, 1, "t"))
+    assert make_plan(view).launches[0].offer is WEST
+    often_taken = Buy(effective_price=lambda offer: (offer.price_uusd_per_h or 0) * (2 if offer is WEST else 1.1))
+    [launch] = plan_with(view, often_taken).launches
+    assert launch.offer is EAST
+    assert launch.reason == "cheapest for 1 x {CPU: 1, GPU: 1} (t): $0.40/h ($0.44/h with all that comes with it)"
+
+
+def test_a_quota_sends_the_rest_elsewhere_and_then_says_so() -> None:
+    view = view_of([EAST, WEST], Need(GPU, 5, "t"))
+    quota = Cap("the quota of 2 g2 in us-west1", offers=lambda offer: offer.market == WEST.market, max_nodes=2)
+    assert [launch.offer for launch in plan_with(view, Buy(caps=(quota,))).launches] == [WEST, WEST, EAST, EAST, EAST]
+    plan = plan_with(replace(view, offers=(WEST,)), Buy(caps=(quota,)))
+    assert len(plan.launches) == 2
+    assert [hold.reason for hold in plan.holds] == ["the quota of 2 g2 in us-west1 is reached"]
+
+
+def test_a_tenant_pays_only_for_its_own() -> None:
+    view = view_of([WEST], Need(GPU, 3, "job rich"), Need(Shape.of({"GPU": 1}), 3, "job poor"))
+    cap = Cap(
+        "the budget of poor", sources=lambda source: source == "job poor", max_uusd_per_h=700_000, used_uusd_per_h=0
+    )
+    plan = plan_with(view, Buy(caps=(cap,)))
+    assert len(plan.launches) == 5
+    assert [hold.reason for hold in plan.holds] == ["the budget of poor leaves too little for it"]
+
+
+def test_no_market_gets_more_than_its_share_while_others_can_serve() -> None:
+    offers = [EAST, WEST, make_offer("azure/eastus-1/nc", usd_per_h=0.9, cpus=4, gpus=1)]
+    plan = plan_with(view_of(offers, Need(GPU, 6, "job")), Buy(max_market_share=0.34))
+    assert [launch.offer.market.cloud for launch in plan.launches] == ["gcp", "gcp", "aws", "aws", "azure", "azure"]
+    alone = plan_with(view_of([WEST], Need(GPU, 6, "job")), Buy(max_market_share=0.34))
+    assert len(alone.launches) == 6
+
+
+def test_the_integer_program_finds_what_one_shape_after_another_does_not() -> None:
+    """The large shape alone is cheapest on a small node; both together fit one node that costs less than two."""
+    small = make_offer("aws/us-east-1a/small", usd_per_h=0.30, cpus=6)
+    tiny = make_offer("aws/us-east-1a/tiny", usd_per_h=0.20, cpus=4)
+    middle = make_offer("aws/us-east-1a/middle", usd_per_h=0.40, cpus=10)
+    view = view_of([small, tiny, middle], Need(Shape.of({"CPU": 6}), 1, "a"), Need(Shape.of({"CPU": 4}), 1, "b"))
+    [launch] = make_plan(view).launches
+    assert launch.offer is middle
+    assert launch.reason == "cheapest for 1 x {CPU: 6} (a); 1 x {CPU: 4} (b): $0.40/h"
+
+
+def test_fallbacks_hold_the_whole_load_before_those_that_hold_a_part() -> None:
+    twice = make_offer("aws/us-east-1a/g6-2", usd_per_h=0.50, cpus=8, gpus=2)
+    dear = make_offer("aws/us-east-1b/g6-2", usd_per_h=2.00, cpus=8, gpus=2)
+    [launch] = make_plan(view_of([EAST, twice, dear], Need(GPU, 2, "t"))).launches
+    assert launch.offer is twice
+    assert launch.fallbacks == (dear, EAST)
+    assert launch.alternatives == (f"{dear.market} at $2.00/h for 2", f"{EAST.market} at $0.40/h for 1")
+
+
+# --- gangs ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_gang_is_bought_in_the_region_where_all_of_it_is_cheapest() -> None:
+    cpu_west = make_offer("gcp/us-west1-b/n2", usd_per_h=2.0, cpus=32)
+    cpu_east = make_offer("aws/us-east-1a/m5", usd_per_h=0.1, cpus=32)
+    gang = Gang("g", Strategy.PACK, (GPU, GPU, Shape.of({"CPU": 32})))
+    plan = make_plan(view_of([EAST, WEST, cpu_west, cpu_east], gangs=(gang,)))
+    assert {launch.offer.market.region for launch in plan.launches} == {"us-east-1"}
+    assert {offer.market.region for launch in plan.launches for offer in launch.fallbacks} <= {"us-east-1"}
+
+
+def test_a_gang_that_no_region_sells_as_a_whole_is_held() -> None:
+    cpu_east = make_offer("aws/us-east-1a/m5", usd_per_h=0.1, cpus=32)
+    gang = Gang("g", Strategy.PACK, (GPU, Shape.of({"CPU": 32})))
+    plan = make_plan(view_of([WEST, cpu_east], gangs=(gang,)))
+    assert plan.launches == []
+    assert plan.holds[0].reason == "no single region sells all of it"
+
+
+def test_an_idle_node_that_is_half_of_what_a_gang_waits_for_is_kept() -> None:
+    ray = RayNode("a" * 56, "n1", RayStatus.IDLE, EAST.resources, EAST.resources, EAST.labels, idle_s=900.0)
+    node = NodeView(NodeRecord("n1", EAST, "local", "t", NodeState.READY, 1.0, 1.0, joined_at_s=1.0), None, ray)
+    gang = Gang("g", Strategy.STRICT_SPREAD, (GPU, GPU))
+    kinds = [type(action) for action in make_plan(view_of([EAST], gangs=(gang,), nodes=(node,))).actions]
+    assert kinds == [Launch]
+    assert [type(action) for action in make_plan(view_of([EAST], nodes=(node,))).actions] == [Drain]
+
+
+# --- slices ---------------------------------------------------------------------------------------------------------
+
+HOST = Shape.of({"TPU": 4})
+
+
+def test_a_gang_of_tpu_hosts_gets_one_slice_that_holds_it() -> None:
+    offers = [slice_of("tpu-v4-16", 2, 5.0), slice_of("tpu-v4-32", 4, 8.0), slice_of("tpu-v4-64", 8, 20.0)]
+    gang = Gang("g", Strategy.STRICT_SPREAD, (HOST,) * 4)
+    view = view_of(offers, gangs=(gang,))
+    [launch] = make_plan(view).launches
+    assert launch.offer is offers[1]
+    assert launch.reason == "cheapest for 4 x {TPU: 4} (gang g): $8.00/h"
+    record = NodeRecord("n1", launch.offer, "local", "t", NodeState.BOOTING, 1.0, 1.0)
+    assert make_plan(replace(view, nodes=(NodeView(record),))).launches == []
+
+
+def test_a_slice_is_one_launch_within_the_limits_or_none() -> None:
+    gang = Gang("g", Strategy.SPREAD, (HOST,) * 4)
+    view = view_of([slice_of("tpu-v4-32", 4, 8.0)], gangs=(gang,))
+    poor = replace(SETTINGS, limits=Limits(max_uusd_per_h=7_999_999))
+    assert make_plan(replace(view, settings=poor)).launches == []
+
+
+def test_the_head_of_a_slice_is_what_ray_reserves_it_by() -> None:
+    offer = slice_of("tpu-v4-32", 4, 8.0)
+    head = Shape.of({"TPU-v4-32-head": 1}, {LABEL_TPU_POD: "v4-32", LABEL_TPU_WORKER: "0"})
+    view = view_of([offer, EAST], gangs=(Gang("g", Strategy.PACK, (head,)),))
+    [launch] = make_plan(view).launches
+    assert launch.offer is offer
+
+
+def test_every_host_of_a_slice_in_ray_is_room() -> None:
+    offer = slice_of("tpu-v4-16", 2, 5.0)
+    rays = tuple(
+        RayNode(f"{i:056x}", "n1", RayStatus.RUNNING, offer.resources, offer.resources, offer.labels) for i in range(2)
+    )
+    node = NodeView(NodeRecord("n1", offer, "local", "t", NodeState.READY, 1.0, 1.0, joined_at_s=1.0), None, rays[1])
+    view = replace(view_of([offer], gangs=(Gang("g", Strategy.STRICT_SPREAD, (HOST, HOST)),), nodes=(node,)))
+    view = replace(view, snapshot=RaySnapshot(nodes=rays))
+    assert [slot.name for slot in slots_of(view)] == ["n1", "n1"]
+    assert make_plan(view).launches == []

@@ -1,0 +1,46 @@
+"""The benchmark of one decision, on cases small enough to be checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind.autoscaler.plan import make_plan
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        import plan_scale
+
+        yield plan_scale
+
+
+@pytest.mark.parametrize("scenario", ["uniform", "mixed", "gangs", "labels"])
+def test_no_plan_is_cheaper_than_the_bound(bench: Any, scenario: str) -> None:
+    case = bench.make_case(scenario, 4, 40, 20, seed=3)
+    plan = make_plan(case.view)
+    price = sum(launch.offer.price_uusd_per_h or 0 for launch in plan.launches)
+    assert 0 < bench.lower_bound(case, 2.0) <= price * (1 + 1e-6)
+
+
+def test_a_case_is_drawn_from_its_seed(bench: Any) -> None:
+    assert bench.make_case("labels", 5, 20, 10, 1) == bench.make_case("labels", 5, 20, 10, 1)
+    assert bench.make_case("labels", 5, 20, 10, 1) != bench.make_case("labels", 5, 20, 10, 2)
+
+
+def test_every_bar_is_one_line(bench: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    status = bench.main(
+        ["--nodes", "20", "--requests", "20", "--offers", "20", "--repeat", "1", "--peer-limit", "0", "--json"]
+    )
+    bars = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert status == (0 if all(bar["holds"] for bar in bars) else 1)
+    assert {"bar", "ours", "peers", "limit", "ratio", "goal", "holds"} <= bars[0].keys()
+    assert len(bars) == 4
