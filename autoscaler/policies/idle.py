@@ -1,8 +1,11 @@
-"""Nodes that nobody uses and no demand needs are drained; Ray refuses if work has come meanwhile."""
+"""Nodes that nobody uses and that neither demand nor the forecast wants are drained; Ray refuses if work has come
+meanwhile."""
 
 from __future__ import annotations
 
-from tradewind.autoscaler.actions import Action, Drain, Launch
+from tradewind.autoscaler.actions import Action, Drain
+from tradewind.autoscaler.demand import Demand
+from tradewind.autoscaler.expected import kept_for_later
 from tradewind.autoscaler.packing import Packing, new_slots, slots_of
 from tradewind.autoscaler.policies.base import Draft
 from tradewind.autoscaler.ray_snapshot import DrainReason, RayStatus
@@ -23,13 +26,16 @@ def decide(view: View, draft: Draft) -> tuple[Action, ...]:
 
 
 def _needed(view: View, draft: Draft) -> frozenset[str]:
-    """With what is being bought: an idle node may be half of what a gang waits for."""
-    if view.demand.is_empty:
+    """With what is being bought: an idle node may be half of what a gang waits for. Present demand lies first, then
+    what the forecast wants beyond it."""
+    later = kept_for_later(view)
+    demand = Demand((*view.demand.needs, *later), view.demand.gangs, view.demand.constraints)
+    if demand.is_empty:
         return frozenset()
-    bought = new_slots([action.offer for action in draft.actions if isinstance(action, Launch)], view)
-    slots = [*slots_of(view, draft.gone, view.demand), *bought]
-    everything = [*slots_of(view, draft.gone), *bought] if view.demand.constraints else slots
-    return Packing(slots, everything=everything).fill(view.demand).used
+    bought = new_slots(draft.bought, view)
+    slots = [*slots_of(view, draft.gone, demand), *bought]
+    everything = [*slots_of(view, draft.gone), *bought] if demand.constraints else slots
+    return Packing(slots, everything=everything).fill(demand).used
 
 
 def _is_idle(node: NodeView, view: View) -> bool:
@@ -42,5 +48,5 @@ def _is_idle(node: NodeView, view: View) -> bool:
 
 def _drain(node: NodeView) -> Drain:
     assert node.ray is not None
-    reason = f"idle for {format_duration(node.ray.idle_s)}, and nothing that waits needs it"
+    reason = f"idle for {format_duration(node.ray.idle_s)}, and neither demand nor forecast needs it"
     return Drain(node.launch_id, node.ray.ray_node_id, DrainReason.IDLE, reason)
