@@ -37,6 +37,9 @@ class LoopSettings:
     head_address: str = ""
     limits: Limits = field(default_factory=Limits)
     idle_timeout_s: float = 60.0
+    # Instead of it, where a forecast says that the node will not be wanted soon. None: as long as a boot takes, since
+    # after that it has cost as much as booting it again.
+    spare_timeout_s: float | None = None
     min_node_life_s: float = 60.0  # from joining on: no node is bought and sold again at once
     boot_timeout_s: float = 600.0  # from the launch to joining Ray
     drain_timeout_s: float = 120.0  # for drains without a deadline
@@ -48,7 +51,8 @@ class LoopSettings:
     buy_ahead: bool = True  # False: nothing is forecast, and nothing is bought before it is asked for
     forecast_step_s: float = 300.0
     usual_boot_s: float = 180.0  # from the launch to joining Ray, as a rule: how far ahead is bought
-    waiting_factor: float = 4.0  # an hour in which the work of one node waits costs as much as so many hours of it
+    # An hour in which the work of one node waits costs as much as so many hours of it: people wait, too.
+    waiting_factor: float = 12.0
 
     def __post_init__(self) -> None:
         if self.forecast_step_s <= 0 or self.usual_boot_s <= 0 or self.waiting_factor < 0:

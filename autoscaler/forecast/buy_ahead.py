@@ -36,15 +36,6 @@ class Prewarm:
     reason: str
 
 
-def level_worth_having(outlook: Outlook | None, economics: NodeEconomics) -> float:
-    """Up to which demand nodes are worth having: where waiting and idling cost the same. 0: nothing is known."""
-    if outlook is None or not outlook.has_interval:
-        return 0.0
-    wait = economics.boot_s * economics.waiting_uusd_per_h
-    idle = economics.idle_s * economics.price_uusd_per_h
-    return outlook.quantile(wait / (wait + idle)) if wait else 0.0
-
-
 def prewarm(outlook: Outlook | None, capacity: float, economics: NodeEconomics, max_nodes: int) -> Prewarm:
     """How many nodes to buy ahead. `capacity` is what is there, coming or bought for present demand in this tick."""
     if outlook is None or not outlook.has_interval:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tradewind.autoscaler.actions import Action, Drain
 from tradewind.autoscaler.demand import Demand
-from tradewind.autoscaler.expected import kept_for_later
+from tradewind.autoscaler.expected import kept_for_later, outlooks_of, spare_timeout_s
 from tradewind.autoscaler.packing import Packing, new_slots, slots_of
 from tradewind.autoscaler.policies.base import Draft
 from tradewind.autoscaler.ray_snapshot import DrainReason, RayStatus
@@ -15,8 +15,8 @@ from tradewind.units import format_duration
 
 
 def decide(view: View, draft: Draft) -> tuple[Action, ...]:
-    gone = draft.gone
-    idle = [node for node in view.nodes if _is_idle(node, view) and node.launch_id not in gone]
+    gone, timeout_s = draft.gone, _timeout_s(view)
+    idle = [node for node in view.nodes if _is_idle(node, view, timeout_s) and node.launch_id not in gone]
     if not idle:
         return ()
     needed = _needed(view, draft)
@@ -38,12 +38,21 @@ def _needed(view: View, draft: Draft) -> frozenset[str]:
     return Packing(slots, everything=everything).fill(demand).used
 
 
-def _is_idle(node: NodeView, view: View) -> bool:
+def _timeout_s(view: View) -> float:
+    """An idle node is kept for a while in case it is wanted again. Where that is forecast, for everything that is
+    wanted, the forecast keeps what is worth it, and there is no need to wait with the rest."""
+    known = {key for key, _ in outlooks_of(view)}
+    if not known or not known.issuperset(view.wanted):
+        return view.settings.idle_timeout_s
+    return min(view.settings.idle_timeout_s, spare_timeout_s(view.settings))
+
+
+def _is_idle(node: NodeView, view: View, timeout_s: float) -> bool:
     if node.ray is None or node.ray.status is not RayStatus.IDLE or node.requested.state is not NodeState.READY:
         return False
     life_s = view.now_s - (node.requested.joined_at_s or view.now_s)
     old_enough = life_s >= view.settings.min_node_life_s
-    return old_enough and node.ray.idle_s >= view.settings.idle_timeout_s and not node.is_leaving
+    return old_enough and node.ray.idle_s >= timeout_s and not node.is_leaving
 
 
 def _drain(node: NodeView) -> Drain:

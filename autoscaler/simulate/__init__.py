@@ -1,4 +1,4 @@
-"""Replays a job trace through the policies of the loop on a virtual clock: what a policy would have cost, and spared."""
+"""Replays a trace of jobs through the policies of the loop on a virtual clock: what each would have cost."""
 
 from tradewind.autoscaler.simulate.foresight import Clairvoyant, Foresight, HeadRoom, Learned, Nothing
 from tradewind.autoscaler.simulate.replay import Outcome, Scenario, replay

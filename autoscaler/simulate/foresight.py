@@ -87,7 +87,7 @@ def _end(job: TraceJob) -> float:
 def _certain(now_s: float, amount: float, model: str) -> Forecast:
     outlook = Outlook(
         horizon_s=DAY_S,  # farther than any boot
-        values=(amount,) * len(LEVELS),
+        values=(amount - 1e-6,) * len(LEVELS),  # just below: what is as large is enough, without a doubt
         has_interval=True,
         model=model,
         reason="",

@@ -14,6 +14,7 @@ import numpy as np
 
 from tradewind.autoscaler.actions import Drain, Launch, Plan
 from tradewind.autoscaler.demand import Demand, Need
+from tradewind.autoscaler.expected import spare_timeout_s
 from tradewind.autoscaler.forecast import SeriesKey
 from tradewind.autoscaler.plan import make_plan
 from tradewind.autoscaler.ray_snapshot import RaySnapshot
@@ -77,8 +78,9 @@ class _Replay:
             plan = make_plan(self._look(now_s))
             self._act(plan, now_s)
             self.plans += 1
-            # A limit held something back: it may give way by itself.
-            now_s = now_s + self.scenario.tick_s if plan.holds and self.cluster.nodes else self._next_tick_s(now_s)
+            # The limit on launches per minute may have held something back: it gives way by itself.
+            is_held = bool(plan.holds) and bool(self.launched_s)
+            now_s = now_s + self.scenario.tick_s if is_held else self._next_tick_s(now_s)
         if not self.cluster.has_started_all:
             left = len(self.cluster.waiting)
             raise TradewindError(f"{left} jobs can never start", "raise the limits, or add an offer that fits")
@@ -88,14 +90,15 @@ class _Replay:
     # --- time -------------------------------------------------------------------------------------------------
 
     def _next_tick_s(self, now_s: float) -> float | None:
-        """The first tick after something that policies could heed: an event, an idle time-out, a step of the forecast."""
+        """The first tick after something that policies could heed: an event, a time-out, a step of the forecast."""
         events_s = self.cluster.next_event_s
         if events_s is None:
             return None
         moments = [events_s]
         if math.isfinite(now_s):
-            timeout_s = max(self.scenario.settings.idle_timeout_s, self.scenario.settings.min_node_life_s)
-            moments += [since_s + timeout_s for since_s in self.cluster.idle_since_s() if since_s + timeout_s > now_s]
+            settings, idle_since_s = self.scenario.settings, self.cluster.idle_since_s()
+            for timeout_s in (settings.idle_timeout_s, spare_timeout_s(settings), settings.min_node_life_s):
+                moments += [since_s + timeout_s for since_s in idle_since_s if since_s + timeout_s > now_s]
             if self.foresight.step_s is not None:
                 moments.append((math.floor(now_s / self.foresight.step_s) + 1) * self.foresight.step_s)
         tick = math.ceil(min(moments) / self.scenario.tick_s)
