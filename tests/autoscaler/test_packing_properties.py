@@ -20,8 +20,9 @@ from tradewind.autoscaler.policies import idle, lost, notice
 from tradewind.autoscaler.policies.buy import Buy
 from tradewind.autoscaler.ray_snapshot import Gang, RayNode, RaySnapshot, RayStatus, Strategy
 from tradewind.autoscaler.shape import Shape, take
-from tradewind.autoscaler.testing import make_offer
+from tradewind.autoscaler.testing import World, make_offer
 from tradewind.autoscaler.view import Limits, LoopSettings, NodeView, View
+from tradewind.events import DrainRequested, NodeJoined
 from tradewind.model import LABEL_MARKET_TYPE, LABEL_REGION, Capacity, Offer
 from tradewind.states import NodeState
 
@@ -52,11 +53,10 @@ def gangs_of(most: int) -> st.SearchStrategy[list[Gang]]:
 
 offers = st.lists(
     st.builds(
-        lambda zone, kind, cpus, gpus, price, capacity: make_offer(
-            f"aws/{zone}/m{kind}", cpus=cpus, gpus=gpus, usd_per_h=price, capacity=capacity
-        ),
+        lambda zone, cpus, gpus, price, capacity: make_offer(
+            f"aws/{zone}/m{cpus}-{gpus}", cpus=cpus, gpus=gpus, usd_per_h=price, capacity=capacity
+        ),  # a type has one size everywhere
         st.sampled_from(ZONES),
-        st.integers(0, 3),
         st.integers(1, 9),
         st.sampled_from([0, 0, 1, 4]),
         st.sampled_from([0.05, 0.1, 0.11, 0.2, 0.5]),
@@ -202,7 +202,7 @@ def test_no_cap_is_passed(
     share: float | None,
 ) -> None:
     caps = (
-        Cap("quota", offers=lambda offer: offer.market.instance_type == "m1", max_nodes=quota),
+        Cap("quota", offers=lambda offer: offer.vcpus == 4, max_nodes=quota),
         Cap("region", offers=lambda offer: offer.market.region == "us-east-1", max_uusd_per_h=region_uusd),
         Cap("tenant", sources=lambda source: source == "a", max_nodes=2, used_nodes=0),
     )
@@ -214,7 +214,7 @@ def test_no_cap_is_passed(
     assert limits.max_nodes is None or not launches or len(launches) + len(rooms) <= limits.max_nodes
     assert limits.max_uusd_per_h is None or not launches or old_uusd + new_uusd <= limits.max_uusd_per_h
     assert len(launches) <= (limits.launches_per_minute or 0)
-    assert sum(launch.offer.market.instance_type == "m1" for launch in launches) <= quota
+    assert sum(launch.offer.vcpus == 4 for launch in launches) <= quota
     here = [launch.offer.price_uusd_per_h or 0 for launch in launches if launch.offer.market.region == "us-east-1"]
     old_here = sum(1_000_000 for _, _, zone in rooms if zone.startswith("us-east-1"))
     assert not here or old_here + sum(here) <= region_uusd
@@ -266,3 +266,23 @@ def test_what_an_offer_can_serve_is_served(
                 here = [offer for offer in offers if offer.market.region == region]
                 fits = [any(p.allows(o.labels) and p.copies_in(o.resources) for o in here) for p in pieces_of(gang)]
                 assert not all(fits)
+
+
+@settings(max_examples=15, deadline=None)
+@given(needs=needs, gangs=gangs_of(2), offers=offers)
+def test_a_node_is_not_sold_within_its_minimum_life_and_constant_demand_settles(
+    needs: list[Need], gangs: list[Gang], offers: list[Offer]
+) -> None:
+    world = World(offers, replace(UNLIMITED, idle_timeout_s=4, min_node_life_s=30))
+    for need in needs:
+        labels = {LABEL_MARKET_TYPE: "spot"} if need.shape.selectors else None
+        world.ray.submit(dict(need.shape.resources), need.count, labels)
+    for gang in gangs:
+        world.ray.submit_gang([dict(bundle.resources) for bundle in gang.bundles], gang.strategy)
+    world.run(100, interval_s=4)
+    calls, alive = len(world.cloud.launch_calls), len(world.cloud.alive())
+    world.run(100, interval_s=4)
+    assert (len(world.cloud.launch_calls), len(world.cloud.alive())) == (calls, alive)
+    joined_s = {event.launch_id: event.at_s for event in world.events if isinstance(event, NodeJoined)}
+    drained_s = {event.launch_id: event.at_s for event in world.events if isinstance(event, DrainRequested)}
+    assert all(at_s - joined_s[launch_id] >= 30 for launch_id, at_s in drained_s.items())
