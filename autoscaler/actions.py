@@ -18,6 +18,8 @@ class Launch:
     reason: str
     alternatives: tuple[str, ...] = ()
     fallbacks: tuple[Offer, ...] = ()
+    jobs: tuple[str, ...] = ()  # on whose behalf, as far as it is known
+    ruled_out: tuple[str, ...] = ()  # offers that would fit and were not considered, each with the reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Hold:
     reason: str
     alternatives: tuple[str, ...] = ()
     shape: Shape | None = None  # set when no offer at all could ever serve it
+    jobs: tuple[str, ...] = ()  # who asks for it, as far as it is known
 
 
 Action = Launch | Drain | Terminate | Hold

@@ -25,6 +25,7 @@ from tradewind.autoscaler.wanted import wanted_of
 from tradewind.errors import ProviderError, RayError
 from tradewind.events import AnyEvent, DecisionRecorded, PriceChanged
 from tradewind.model import Offer, Resources, Target, Wish
+from tradewind.units import format_usd
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Loop:
         self.view: View | None = None
         self.plan: Plan | None = None
         self.targets: dict[str, Target] = {}
+        self._wished: tuple[Wish, ...] = ()  # at the last look
         self._offers: tuple[Offer, ...] = ()
         self._missing_since_s: dict[str, float] = {}
         self._seen_resources: Mapping[str, Resources] = {}
@@ -81,7 +83,9 @@ class Loop:
             self._note_jobs(snapshot)
             self._seen_resources = learn_resources(self._seen_resources, snapshot.nodes)
         self._note_prices(troubles)
+        before = self.targets
         self.view = self._look(snapshot, listing)
+        self._note_grants(before, self.view)
         plan = make_plan(self.view, self.targets)
         self.plan = Plan(plan.at_s, (*troubles, *plan.actions), plan.targets)
         self.reconciler.act(plan)
@@ -139,7 +143,7 @@ class Loop:
         return Question(self.fleet, listing, in_ray, sent, missing, self.settings, self.clock.now_s())
 
     def _look(self, snapshot: RaySnapshot | None, listing: Listing) -> View:
-        wishes = tuple(self.wishes())
+        wishes = self._wished = tuple(self.wishes())
         seen = Observation(
             now_s=self.clock.now_s(),
             snapshot=snapshot,
@@ -199,6 +203,36 @@ class Loop:
                 self.record(DecisionRecorded(at_s=at_s, action="terminate", subject=launch_id, reason=reason))
         self._strangers = frozenset(launch_id for launch_id, _ in strangers)
 
+    def _note_grants(self, before: Mapping[str, Target], view: View) -> None:
+        """Why a job may have so many workers and not more is recorded when the number changes."""
+        changed = [wish for wish in self._wished if before.get(wish.job_id) != self.targets[wish.job_id]]
+        for wish in changed:
+            reason = self._why_granted(wish, view)
+            logger.info("grant %s: %s", wish.job_id, reason)
+            event = DecisionRecorded(
+                at_s=self.clock.now_s(), action="grant", subject=wish.job_id, reason=reason, jobs=(wish.job_id,)
+            )
+            self.record(event)
+
+    def _why_granted(self, wish: Wish, view: View) -> str:
+        """A limit holds a job back when the job would be granted more without it."""
+        granted = self.targets[wish.job_id].replicas
+        if granted >= wish.max_workers:
+            return f"{granted} workers, all that it can use"
+        limits = self.settings.limits
+        without = {
+            f"{limits.max_nodes} nodes": replace(limits, max_nodes=None),
+            f"{format_usd(limits.max_uusd_per_h or 0)} per hour": replace(limits, max_uusd_per_h=None),
+        }
+        guilty = [
+            name
+            for name, wider in without.items()
+            if allocate(self._wished, wider, self._offers, view.resources_of)[wish.job_id].replicas > granted
+        ]
+        shared = f", which {len(self._wished)} jobs share" if len(self._wished) > 1 else ""
+        limit = f"the limit of {' and of '.join(guilty)}" if guilty else "the limits on nodes and on dollars per hour"
+        return f"{granted} of {wish.min_workers}..{wish.max_workers} workers: one more would pass {limit}{shared}"
+
     def _note_holds(self, plan: Plan) -> None:
         """A hold is recorded when it is new, not at every tick."""
         said = frozenset((hold.subject, hold.reason) for hold in plan.holds)
@@ -212,6 +246,7 @@ class Loop:
                 subject=hold.subject,
                 reason=hold.reason,
                 alternatives=hold.alternatives,
+                jobs=hold.jobs,
             )
             self.record(event)
 

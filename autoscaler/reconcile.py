@@ -52,6 +52,15 @@ def limit_passed(fleet: FleetState, offer: Offer, limits: Limits, now_s: float) 
 
 
 @dataclass(slots=True)
+class _Attempt:
+    """One launch on its way through the offers: what was passed over, and who has refused so far."""
+
+    action: Launch
+    ruled_out: list[str]
+    refused: list[str] = field(default_factory=list)  # launch ids
+
+
+@dataclass(slots=True)
 class Reconciler:
     clock: Clock
     record: Record
@@ -83,27 +92,41 @@ class Reconciler:
 
     def _launch(self, action: Launch) -> None:
         """The offer, then its fallbacks, until a cloud says yes or says nothing."""
+        attempt = _Attempt(action, list(action.ruled_out))
         for offer in (action.offer, *action.fallbacks):
             now_s = self.clock.now_s()
-            if MarketMemory.of(self.fleet, now_s).block_of(offer, now_s) is not None:
-                continue  # refused a moment ago
+            if (block := MarketMemory.of(self.fleet, now_s).block_of(offer, now_s)) is not None:
+                attempt.ruled_out.append(f"{offer.market}: {block.describe(now_s)}")  # refused a moment ago
+                continue
             if passed := limit_passed(self.fleet, offer, self.settings.limits, now_s):
                 logger.warning("not launched: %s would pass %s", offer.market, passed)
+                attempt.ruled_out.append(f"{offer.market}: would pass {passed}")
                 continue
-            if not self._try_offer(offer, action):
+            launch_id = self._ask_for(offer, attempt)
+            if not self.send(self.fleet.nodes[launch_id]):
                 return
+            attempt.refused.append(launch_id)
 
-    def _try_offer(self, offer: Offer, action: Launch) -> bool:
-        """Whether the cloud refused, so that the next offer is to be tried."""
-        launch_id, now_s = self.new_id(), self.clock.now_s()
-        reason = action.reason if offer is action.offer else f"{action.reason}; first choice refused"
+    def _ask_for(self, offer: Offer, attempt: _Attempt) -> str:
+        """On record before the call, together with what was tried in vain before it."""
+        launch_id, now_s, action = self.new_id(), self.clock.now_s(), attempt.action
+        reason = action.reason
+        if offer is not action.offer:
+            reason += f"; first choice refused, next best at {format_usd(offer.price_uusd_per_h or 0)}/h"
         self.record(
             LaunchRequested(at_s=now_s, launch_id=launch_id, offer=offer, reason=reason, cell=self.settings.cell),
             DecisionRecorded(
-                at_s=now_s, action="launch", subject=launch_id, reason=reason, alternatives=action.alternatives
+                at_s=now_s,
+                action="launch",
+                subject=launch_id,
+                reason=reason,
+                alternatives=action.alternatives,
+                jobs=action.jobs,
+                refused=tuple(attempt.refused),
+                ruled_out=tuple(attempt.ruled_out),
             ),
         )
-        return self.send(self.fleet.nodes[launch_id])
+        return launch_id
 
     def send(self, node: NodeRecord) -> bool:
         """Make the call for a launch that is on record. Whether it was refused."""

@@ -11,7 +11,7 @@ The gradient of a step is the mean over its samples: a micro-batch of n of b sam
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import pairwise
@@ -48,7 +48,10 @@ class Order:
 
     def place(self, step: int) -> tuple[int, int, int]:
         """(epoch, first position in it, factor of the batch) of optimizer step `step`, counted from 1."""
-        begin, epoch, first, factor = self._stage_of(step)
+        return self._place_in(self._stage_of(step), step)
+
+    def _place_in(self, stage: tuple[int, int, int, int], step: int) -> tuple[int, int, int]:
+        begin, epoch, first, factor = stage
         size, ahead = self.global_batch * factor, step - begin
         in_this = _ceil(self.num_samples - first, size)
         if ahead < in_this:
@@ -71,16 +74,15 @@ class Order:
 
     def _stage_of(self, step: int | None) -> tuple[int, int, int, int]:
         """(first step, epoch and position there, factor) of the stage that `step` is in, or of the last one."""
-        begin, epoch, first, factor = 1, 0, 0, 1
-        for at, (start, next_factor) in enumerate(self.stages):
+        stage = 1, 0, 0, 1
+        for start, next_factor in self.stages:
             if step is not None and step < start:
                 break
-            before = replace(self, stages=self.stages[:at])
-            found, position, _ = before.place(start)
-            if found >= self.epochs:  # it would begin after the end
+            epoch, first, _ = self._place_in(stage, start)
+            if epoch >= self.epochs:  # it would begin after the end
                 break
-            begin, epoch, first, factor = start, found, position, next_factor
-        return begin, epoch, first, factor
+            stage = start, epoch, first, next_factor
+        return stage
 
     def _steps_left(self, epoch: int, first: int, factor: int) -> int:
         size = self.global_batch * factor
@@ -94,7 +96,7 @@ class Micro:
 
     number: int  # in its step; -1 of a stand-in
     indices: Indices  # the samples that count
-    load: Indices  # the samples to load: `indices`, or one stand-in
+    load: Indices  # the samples to load: `indices`, or stand-ins: two, as batch normalisation refuses a single one
     weight: float  # of the samples of the step
 
 
@@ -128,7 +130,7 @@ def share(order: Order, step: int, replica: int, replicas: int) -> Share:
     for number, first, end in cuts:
         part = whole[first:end]
         micros.append(Micro(number, part, part, (end - first) / size))
-    micros += [Micro(-1, whole[:0], whole[:1], 0.0)] * ((least if order.even else 1) - len(micros))
+    micros += [Micro(-1, whole[:0], whole[:2], 0.0)] * ((least if order.even else 1) - len(micros))
     return Share(step, epoch, tuple(micros), size)
 
 

@@ -42,16 +42,19 @@ class Mark:
     small: list[Any]  # states of schedulers and the like
 
     def put_back(self) -> None:
-        with torch.no_grad():
-            for (home, name), before in zip(self.of.places, self.buffers, strict=True):
-                now = home[name]
-                if now is not None and before is not None:
-                    now.copy_(before)
+        self.put_back_buffers()
         for item, state in zip(self.of.small, self.small, strict=True):
             item.load_state_dict(copy.deepcopy(state))
         groups = (group for optimizer in self.of.optimizers for group in optimizer.param_groups)
         for group, settings in zip(groups, self.rates, strict=True):
             group.update(_settings(settings))
+
+    def put_back_buffers(self) -> None:
+        with torch.no_grad():
+            for (home, name), before in zip(self.of.places, self.buffers, strict=True):
+                now = home[name]
+                if now is not None and before is not None:
+                    now.copy_(before)
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:

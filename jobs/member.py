@@ -72,6 +72,7 @@ class Member:
         self._pending: deque[Step] = deque()  # taken, and their sums not read yet
         self._marker = Marker({})
         self._mark: Mark | None = None
+        self._skipped: Mark | None = None  # as the run went on, while the loop passes over epochs that are done
         self._stash, self._statistics = Stash(), Statistics([])
         self._pace_s, self._paced_at_s = 0.1, time.monotonic()  # of a step, lately
         self._losses = _Losses(seat)

@@ -69,13 +69,18 @@ class Models:
             link.sums, link.laden = is_last, False  # a sharded model is told with its backward pass
 
     @property
-    def carrier(self) -> Replica | None:
-        """The model whose gradients can carry the sums of the step."""
-        return next((replica for replica in self._replicas if replica.link.laden), None)
+    def carriers(self) -> list[Replica]:
+        """The models that this batch went through. The gradients of the first carry the sums of the step."""
+        return [replica for replica in self._replicas if replica.link.laden]
 
     @property
     def broken(self) -> bool:
         return self.sharded is not None and self.sharded.broken
+
+    @property
+    def unsummed(self) -> list[torch.nn.Module]:
+        """Models whose gradients nobody has summed: kept ones, and prepared ones that were called past the wrapper."""
+        return [*self.bare, *(replica.module for replica in self._replicas if not replica.link.laden)]
 
     def all(self) -> list[torch.nn.Module]:
         return [item for item in self.kept.values() if isinstance(item, torch.nn.Module)]

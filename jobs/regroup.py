@@ -29,6 +29,9 @@ from tradewind.jobs.mesh import make_mesh
 
 REBUILD_TIMEOUT_S = 30.0  # to stand in a new group; members that are lost meanwhile are told of, and break it off
 COLLECTIVE_TIMEOUT_S = 300.0
+# Gradients of at most so much go round in one piece: to begin an all-reduce takes longer than they take on their way.
+# By default torch begins with a bucket of 1 MiB, so that large models start early.
+ONE_BUCKET_MIB = 4
 
 Address = tuple[str, int]
 
@@ -117,6 +120,8 @@ class _Link:
     laden: bool = False  # whether the forward pass of this batch went through DDP, so that its backward carries freight
     group: Group | None = None
     wrapped: Any = None
+    parameters: Sequence[torch.Tensor] = ()
+    trained: Sequence[bool] = ()  # which of them DDP knows of
     freight: Any = None
     cargo: Any = None  # what becomes the gradient of the freight
     shelf: Any = None  # the memory of the cargo, if it is not on a GPU
@@ -134,31 +139,45 @@ class Replica(torch.nn.Module):  # type: ignore[misc]
         """Average over this group from now on, and carry so many numbers beside. State is handed over by `transfer.py`,
         so DDP need not send it again; buffers are kept equal by `step.py`."""
         link = self.link
-        link.group, link.wrapped = group, None
-        if group.world == 1 or not any(parameter.requires_grad for parameter in self.module.parameters()):
+        link.group, link.wrapped, link.parameters = group, None, list(self.module.parameters())
+        link.trained = [parameter.requires_grad for parameter in link.parameters]
+        if group.world == 1 or not any(link.trained):
             return
         laden = _Laden(self.module, freight)
         link.freight, link.cargo = laden.freight, torch.zeros_like(laden.freight, requires_grad=False)
         link.shelf = link.cargo.numpy() if link.cargo.device.type == "cpu" else None
+        size_bytes = sum(each.numel() * each.element_size() for each in laden.parameters() if each.requires_grad)
         # Gradients stay in the buckets in which they were summed: nothing is copied back.
         link.wrapped = torch.nn.parallel.DistributedDataParallel(
-            laden, init_sync=False, forward_sync_buffers=False, gradient_as_bucket_view=True
+            laden,
+            init_sync=False,
+            forward_sync_buffers=False,
+            gradient_as_bucket_view=True,
+            bucket_cap_mb=ONE_BUCKET_MIB if size_bytes <= ONE_BUCKET_MIB * 2**20 else None,
         )
 
     def backward(
-        self, loss: torch.Tensor, weight: float, values: Sequence[float] | torch.Tensor, retain_graph: bool
+        self,
+        loss: torch.Tensor,
+        weight: float,
+        values: Sequence[float] | torch.Tensor,
+        retain_graph: bool,
+        beside: Sequence[Replica] = (),
     ) -> torch.Tensor:
         """As `(loss * weight).backward()`, with `values` among the gradients. Returns their means over the group, which
-        stay where they are until the next call. A step of 15 ms notices each operation that can be left out here."""
+        stay where they are until the next call. A step of 15 ms notices each operation that can be left out here.
+        `beside`: other models that took part; DDP waits for the gradient of their freight, too."""
         link = self.link
         if link.shelf is None or isinstance(values, torch.Tensor):
             link.cargo.copy_(torch.as_tensor(values))
         else:
             link.shelf[:] = values
-        gradients = (torch.full_like(loss, weight), link.cargo)
-        torch.autograd.backward((loss, link.freight), gradients, retain_graph=retain_graph)
+        links = [link, *(other.link for other in beside)]
+        gradients = (torch.full_like(loss, weight), *(each.cargo for each in links))
+        torch.autograd.backward((loss, *(each.freight for each in links)), gradients, retain_graph=retain_graph)
         found: torch.Tensor = link.freight.grad
-        link.freight.grad = None
+        for each in links:
+            each.freight.grad = None
         return found
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
@@ -171,9 +190,12 @@ class Replica(torch.nn.Module):  # type: ignore[misc]
     def _forward(self, link: _Link, inputs: Any, named: Any) -> Any:
         if link.wrapped is None or not link.sums or link.group is None or link.group.aborted:
             return self.module(*inputs, **named)
+        if link.trained != [parameter.requires_grad for parameter in link.parameters]:  # frozen, or not any more
+            self.attach(link.group, link.freight.numel())
+            return self._forward(link, inputs, named)
         try:
             found = link.wrapped(*inputs, **named)
-            link.laden = True
+            link.laden = link.laden or torch.is_grad_enabled()  # a validation in between has no backward pass
             return found
         except RuntimeError as error:  # the order of buckets is exchanged here
             if not is_communication(error):
@@ -220,7 +242,10 @@ def agree(module: torch.nn.Module, group: Group) -> None:
     if group.world > 1:
         with torch.no_grad():
             for tensor in (*module.parameters(), *module.buffers()):
-                dist.broadcast(tensor.contiguous() if not tensor.is_contiguous() else tensor, src=0)
+                whole = tensor.contiguous()  # itself, but for channels_last and the like
+                dist.broadcast(whole, src=0)
+                if whole is not tensor:
+                    tensor.copy_(whole)
 
 
 def void_gradients(optimizer: Any) -> None:
@@ -233,7 +258,7 @@ def void_gradients(optimizer: Any) -> None:
 def shut_down(ports: frozenset[int] | set[int]) -> int:
     """Shut down this process's connected sockets that have one of `ports` at either end. Returns how many."""
     closed = 0
-    for found in _sockets():
+    for _, found in _sockets():
         with contextlib.suppress(OSError):  # not connected, or gone meanwhile
             if {found.getsockname()[1], found.getpeername()[1]} & ports:
                 found.shutdown(socket.SHUT_RDWR)
@@ -241,19 +266,28 @@ def shut_down(ports: frozenset[int] | set[int]) -> int:
     return closed
 
 
+def forget(ports: frozenset[int] | set[int]) -> None:
+    """In a forked child: close its copies of sockets that have one of `ports` at either end, listening ones, too. The
+    connections themselves go on; but they end with the parent, and not with the last of its children."""
+    for number, found in _sockets():
+        with contextlib.suppress(OSError):
+            if found.getsockname()[1] in ports or found.getpeername()[1] in ports:
+                os.close(number)
+
+
 def _listening() -> Iterator[int]:
-    for found in _sockets():
+    for _, found in _sockets():
         with contextlib.suppress(OSError):
             if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                 yield found.getsockname()[1]
 
 
-def _sockets() -> Iterator[socket.socket]:
-    """This process's internet sockets, also those of libraries. Closed copies: the originals stay open."""
+def _sockets() -> Iterator[tuple[int, socket.socket]]:
+    """This process's internet sockets, also those of libraries: number, and a copy, which is closed afterwards."""
     for name in os.listdir("/dev/fd"):
         with contextlib.suppress(OSError):  # closed meanwhile
             if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 continue
             with socket.socket(fileno=os.dup(int(name))) as found:
                 if found.family in (socket.AF_INET, socket.AF_INET6):
-                    yield found
+                    yield int(name), found

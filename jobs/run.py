@@ -102,7 +102,7 @@ class Run(Member):
             self._adaptive = Adaptive(order, max_batch, lr_rule, self.settings.layout.is_ddp)
             self.keep(KEPT_AS, self._adaptive.noise)
             self._models.on_move.append(self._adaptive.slow_down)
-        self._begin(order, max_steps)
+        self._begin(order, max_steps, free=micro_batches is None)
         feed = Reading(dataset, load)
         while self.done < (self._total or 0):
             yield from self._take_step(feed)
@@ -123,17 +123,17 @@ class Run(Member):
                 self._close_step(now)
             else:
                 self._backward(loss, now, retain_graph)
-            if now.is_last and self.world > 1 and not self._is_broken and (bare := self._models.bare):
-                average((each for model in bare for each in model.parameters()), self.world)
+            if now.is_last and self.world > 1 and not self._is_broken and (rest := self._models.unsummed):
+                average((each for model in rest for each in model.parameters()), self.world)
         if not now.is_last:
             self._stash.put_aside(self._models.parameters())
 
     def _backward(self, loss: torch.Tensor, now: Step, retain_graph: bool) -> None:
         """Averages over workers. The sums of the step ride with the gradients, where there are some that go round."""
-        weight, carrier = now.micro.weight * self.world, self._models.carrier
-        if now.is_last and carrier is not None:
+        weight = now.micro.weight * self.world
+        if now.is_last and (carriers := self._models.carriers):
             numbers = now.numbers(self._wishes(), times=self.world)
-            now.unload(carrier.backward(loss, weight, numbers, retain_graph))
+            now.unload(carriers[0].backward(loss, weight, numbers, retain_graph, carriers[1:]))
             return
         if now.is_last:
             self._send(now)  # goes round while the backward pass computes
@@ -182,6 +182,9 @@ class Run(Member):
         now = self._now
         if now is not None and now.is_last and now.done_backward:  # the loop was left after a step
             self._cross()
+        elif self._mark is not None:  # in the middle of one, which does not count
+            self._mark.put_back()
+            self._mark = self._now = None
         while self._order is not None and not self._ended:
             with contextlib.suppress(_Broken), self._losses:
                 self._settle_all()
@@ -218,7 +221,11 @@ class Run(Member):
         """One epoch, or what is left of it."""
         if self._order is None:
             self._begin(self._order_of(data), None)
+            self._skipped = self._marker.take() if self.done else None
         assert self._order is not None
+        if self._skipped is not None and data.epoch >= self._order.epoch_of(max(1, self.done)):
+            self._skipped.put_back()  # the loop's own code between epochs has run for those that were done before, too
+            self._skipped = None
         while self.done < (self._total or math.inf) and self._order.epoch_of(self.done + 1) == data.epoch:
             yield from self._take_step(self._feed)
 
@@ -320,6 +327,8 @@ class Run(Member):
         step, loss = now.part.step, now.head[0]
         if self.settings.on_nan == "skip":
             now.void = True
+            if self._mark:
+                self._mark.put_back_buffers()  # running statistics are no numbers, too; schedulers go on
             return
         if self._mark:
             self._mark.put_back()
@@ -350,13 +359,13 @@ class Run(Member):
         if self._order is not None:
             raise JobError(f"run.{what} comes too late", "prepare and keep everything before the first batch")
 
-    def _begin(self, order: Order, max_steps: int | None) -> None:
+    def _begin(self, order: Order, max_steps: int | None, free: bool = True) -> None:
         if self._order is not None:
             raise JobError("a run has one order of data", "call run.batches once, with all epochs")
         if not self._joins:
             self.done = self._saves.restore(self._kept, self._group)
             self._holds.stand(self._group, self.done)
-        self._order, self._max_steps = self._saves.go_on(order), max_steps
+        self._order, self._max_steps = self._saves.go_on(order, free), max_steps
         self._plan_on()
         if self._joins:
             self._regroup(broken=False)

@@ -80,11 +80,14 @@ class Saves:
         self._order, self.step = meta.order, meta.step
         return self.step
 
-    def go_on(self, order: Order) -> Order:
-        """The order of the data as it was saved, which may have grown its batch since."""
+    def go_on(self, order: Order, free: bool = False) -> Order:
+        """The order of the data as it was saved, which may have grown its batch since. `free`: nobody has said how many
+        micro-batches there should be; the default follows from the most workers, which may be others now."""
         if self._order is None:
             return order
         was = Order(**self._order)
+        if free:
+            order = replace(order, micro_batches=was.micro_batches)
         same = ("num_samples", "global_batch", "seed", "micro_batches", "shuffle")
         if any(getattr(was, name) != getattr(order, name) for name in same):
             hint = "use the same dataset, global_batch, micro_batches and seed, or start a run with another name"

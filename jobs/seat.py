@@ -6,6 +6,7 @@ Stands between `run.py` (the training loop), the coordinator (who is in) and `re
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 from dataclasses import asdict
@@ -37,6 +38,7 @@ class Seat:
         where, port, word = ray.get(coordinator.lifeline.remote())
         self._lifeline = socket.create_connection((where, port), timeout=10)
         self._lifeline.sendall(f"{word} {member}\n".encode())
+        os.register_at_fork(after_in_child=self._forget)
 
     def meet(self, holds: Holdings, broken: bool) -> regroup.Group:
         """Leave the present group, and stand in the next one. Raises what torch raises when that breaks, too."""
@@ -74,6 +76,13 @@ class Seat:
         if self.group is not None:
             self.group.abort()
             self.group.close()
+
+    def _forget(self) -> None:
+        """In a child of this process, such as a DataLoader's worker, which lives for seconds after this one is killed:
+        it must not hold the connections open by which a loss is noticed."""
+        self._lifeline.close()
+        if self.group is not None:
+            regroup.forget(self.group.ports | {self.group.roster.port})
 
     def _watch(self, group: regroup.Group) -> None:
         import ray

@@ -28,6 +28,7 @@ PRIVATE_RAY = {
     "jobs/ray_record.py": "Ray Train's record of checkpoints is mended before it is read",
     "jobs/ray_group.py": "Ray Train's worker group is extended from inside",
     "jobs/cluster_view.py": "draining nodes have no public API",
+    "benchmarks/planning/peers.py": "runs Ray's schedulers as peers",
     "jobs/spares.py": "worker processes are started ahead of time by a call that only Ray itself uses",
 }
 ENVIRONMENT = {

@@ -14,7 +14,8 @@ _SETTLING_S = 5.0  # Ray shows a drain about a second after it took it
 
 
 def decide(view: View, draft: Draft) -> tuple[Action, ...]:
-    drains = (_drain(node, view.now_s) for node in view.nodes if node.launch_id not in draft.gone)
+    gone = draft.gone
+    drains = (_drain(node, view.now_s) for node in view.nodes if node.launch_id not in gone)
     return tuple(drain for drain in drains if drain is not None)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tradewind.api import FleetStatus, JobInfo, NodeInfo
+    from tradewind.api import FleetStatus, JobInfo, NodeInfo, Story
     from tradewind.client import Fleet, Job, connect
     from tradewind.errors import TradewindError
     from tradewind.jobs.run import Run
@@ -34,6 +34,7 @@ __all__ = [
     "JobSpec",
     "NodeInfo",
     "Run",
+    "Story",
     "TradewindError",
     "__version__",
     "connect",
@@ -50,6 +51,7 @@ _HOME_OF = {
     "JobSpec": "model",
     "NodeInfo": "api",
     "Run": "jobs.run",
+    "Story": "api",
     "TradewindError": "errors",
     "connect": "client",
     "fit": "jobs.trainer",

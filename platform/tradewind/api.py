@@ -6,20 +6,21 @@ Everything here is a frozen value, or the Protocol that the server asks (`Contro
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import ConfigDict, Field
 
 from tradewind import errors
-from tradewind.errors import ConfigError, ControllerError, JobNotFound, Problem, TradewindError
+from tradewind.errors import ConfigError, ControllerError, JobNotFound, NotFound, Problem, TradewindError
 from tradewind.model import Capacity, Contract, EndReason, JobSpec, Phase
 from tradewind.states import JobState, NodeState
 
 SERVICE = "tradewind"  # how /healthz tells our server from another one on a re-used port
 MAX_WAIT_S = 30.0  # the longest that a long poll holds a connection
 
+About = Literal["node", "job", "now"]  # what a story can be about
 Count = Annotated[int, Field(ge=0)]
 Text = Annotated[str, Field(min_length=1)]
 
@@ -106,6 +107,36 @@ class FleetStatus:
     price_uusd_per_h: int = 0  # now
     demand: tuple[DemandLine, ...] = ()
     decisions: tuple[DecisionLine, ...] = ()  # the latest, oldest first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoryLine:
+    """One thing that was decided or happened."""
+
+    what: str
+    at_s: float | None = None
+    group: str = ""  # the heading under which it stands; empty: none
+    reason: str = ""
+    beat: tuple[str, ...] = ()  # alternatives that could be had, and were worse
+    refused: tuple[str, ...] = ()  # asked before it, in this order, each with its answer
+    ruled_out: tuple[str, ...] = ()  # not asked at all, each with the reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """Why a node is or was there, why a job is as it is, or what goes on now: told from the event log."""
+
+    about: About
+    subject: str  # launch id, job id, or the fleet's name
+    title: str
+    facts: tuple[tuple[str, str], ...] = ()  # (name, text)
+    lines: tuple[StoryLine, ...] = ()  # oldest first within their group
+    notes: tuple[str, ...] = ()  # what the record does not hold, or what was left out
+
+    def __str__(self) -> str:
+        from tradewind.render import story_text
+
+        return story_text(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +302,10 @@ class ControllerPort(Protocol):
         """All of them, ended ones included, oldest first."""
         ...
 
+    def why(self, about: About, subject: str = "", last: int | None = None) -> Story:
+        """`subject` is an id or a beginning that only one has; `last` is how many lines at the most."""
+        ...
+
     def preempt(self, target: str, notice_s: float | None) -> Sequence[str]:
         """The launch ids that will be taken. Raises Unsupported on a real cloud."""
         ...
@@ -285,7 +320,28 @@ class ControllerPort(Protocol):
 
 def job_not_found(job_id: str, known: Iterable[str]) -> JobNotFound:
     """With the nearest id that there is."""
+    return JobNotFound(f"there is no job {job_id}", f"{_did_you_mean(job_id, known)}{JobNotFound.default_hint}")
+
+
+def node_not_found(launch_id: str, known: Iterable[str]) -> NotFound:
+    """Likewise."""
+    hint = f"{_did_you_mean(launch_id, known)}`tradewind nodes --all` lists them"
+    return NotFound(f"there is no node {launch_id}", hint)
+
+
+def pick(given: str, known: Iterable[str], not_found: Callable[[str, Iterable[str]], TradewindError]) -> str:
+    """The id that is given whole, or by a beginning that no other has. Raises what `not_found` makes."""
     names = list(known)
-    near = difflib.get_close_matches(job_id, names, n=1, cutoff=0.5) or [name for name in names if job_id in name]
-    hint = f"did you mean {near[0]}? " if near else ""
-    return JobNotFound(f"there is no job {job_id}", f"{hint}{JobNotFound.default_hint}")
+    found = [given] if given in names else [name for name in names if given and name.startswith(given)]
+    if len(found) > 1:
+        shown = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
+        raise type(not_found(given, ()))(f"{given} is the beginning of {len(found)} ids: {shown}", "give more of it")
+    if not found:
+        raise not_found(given, names)
+    return found[0]
+
+
+def _did_you_mean(given: str, known: Iterable[str]) -> str:
+    names = list(known)
+    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5) or [name for name in names if given in name]
+    return f"did you mean {near[0]}? " if near else ""

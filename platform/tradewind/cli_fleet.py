@@ -1,4 +1,4 @@
-"""Commands about the fleet and this machine: demo, up, down, status, nodes, preempt, doctor, schema, version."""
+"""Commands about the fleet and this machine: demo, up, down, status, why, nodes, preempt, doctor, schema, version."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 from tradewind.cli_base import Options, emit, json_option, parse_duration, terminal_width, to_json
 
 if TYPE_CHECKING:
+    from tradewind.api import About
     from tradewind.client import Fleet
 
 
@@ -101,6 +102,26 @@ def status(options: Options, as_json: bool) -> None:
 
 
 @click.command()
+@click.argument("about", metavar="node ID | job ID | now", type=click.Choice(["node", "job", "now"]))
+@click.argument("subject", required=False, default="", metavar="")
+@click.option("--last", "-n", type=click.IntRange(min=1, max=10_000), help="So many lines at the most, the newest.")
+@json_option
+@click.pass_obj
+def why(options: Options, about: About, subject: str, last: int | None, as_json: bool) -> None:
+    """Why a node was bought and what it beat, what a job waits for, or what goes on now.
+
+    A beginning of the ID is enough.
+    """
+    from tradewind.render import story_text
+
+    if bool(subject) is (about == "now"):
+        raise click.UsageError("`why now` takes no ID" if subject else f"give the ID: tradewind why {about} ID")
+    with options.connect() as fleet:
+        found = fleet.why(about, subject, last)
+    emit(found, as_json, lambda: story_text(found, terminal_width()))
+
+
+@click.command()
 @json_option
 @click.pass_obj
 def env(options: Options, as_json: bool) -> None:
@@ -177,4 +198,4 @@ def version(as_json: bool) -> None:
     emit({"version": __version__}, as_json, lambda: f"tradewind {__version__}")
 
 
-COMMANDS = (demo, up, down, status, env, nodes, preempt, doctor, schema, version)
+COMMANDS = (demo, up, down, status, why, env, nodes, preempt, doctor, schema, version)

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from tradewind.api import (
     MAX_WAIT_S,
+    About,
     EventLine,
     FleetStatus,
     JobInfo,
@@ -26,6 +27,7 @@ from tradewind.api import (
     PreemptReply,
     PreemptRequest,
     ShutdownReport,
+    Story,
     SubmitRequest,
 )
 from tradewind.controller_process import CONTROLLER, START_TIMEOUT_S, await_end, ensure_controller, find_controller
@@ -181,6 +183,14 @@ class Fleet:
         """Of the log, after a sequence number; waits so long until there is one."""
         return self.wire.get("/v1/events", list[EventLine], after=after, limit=limit, wait_s=min(wait_s, MAX_WAIT_S))
 
+    def why(self, about: About = "now", subject: str = "", last: int | None = None) -> Story:
+        """Why a node ("node", launch id) or a job ("job", job id) is as it is, or what goes on ("now").
+
+        A beginning of the id is enough. `last` is how many lines at the most. Print it to read it.
+        """
+        path = "/v1/why/now" if about == "now" else f"/v1/why/{about}/{quote(subject, safe='')}"
+        return self.wire.get(path, Story, last=last)
+
     def preempt(self, target: str, notice: str | float | None = None) -> list[str]:
         """Play the cloud: take the node of this launch id, or those of markets like "aws/*/spot" (local cloud only)."""
         notice_s = None if notice is None else parse_duration_s(notice)
@@ -278,6 +288,10 @@ class Job:
         """Asks it to save and stop; `wait` tells when it has."""
         self.info = self.fleet.wire.post(f"{_job_path(self.job_id)}/stop", JobInfo)
         return self.info
+
+    def why(self, last: int | None = None) -> Story:
+        """What it waits for or holds, what was bought for it, and why it is not larger. Print it to read it."""
+        return self.fleet.why("job", self.job_id, last)
 
     def receipt(self) -> Receipt:
         from tradewind.cost.receipt import Receipt

@@ -22,7 +22,20 @@ from pydantic import TypeAdapter
 
 from tradewind import __version__
 from tradewind.agent import Agent
-from tradewind.api import DemandLine, EventLine, FleetStatus, JobInfo, LogChunk, NodeInfo, ShutdownReport, job_not_found
+from tradewind.api import (
+    About,
+    DemandLine,
+    EventLine,
+    FleetStatus,
+    JobInfo,
+    LogChunk,
+    NodeInfo,
+    ShutdownReport,
+    Story,
+    job_not_found,
+    node_not_found,
+    pick,
+)
 from tradewind.autoscaler.actions import Plan
 from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.autoscaler.loop import Loop
@@ -31,18 +44,27 @@ from tradewind.autoscaler.providers.local_processes import write_atomically
 from tradewind.autoscaler.providers.raylets import LocalHead
 from tradewind.cost.receipt import Bill, Receipt, bill, receipt
 from tradewind.errors import ConfigError, ControllerError, JobError, Problem, RayError, TradewindError
-from tradewind.events import ControllerStarted, ControllerStopped, JobStateChanged, JobSubmitted
+from tradewind.events import KINDS, ControllerStarted, ControllerStopped, JobStateChanged, JobSubmitted
 from tradewind.journal import Journal
 from tradewind.logfile import read_chunk, tail_offset
 from tradewind.model import JobSpec
 from tradewind.states import JOB_TRANSITIONS, JobState, is_alive, is_over
 from tradewind.views import Costs, decision_line, event_line, job_info, node_info
+from tradewind.why import LAST, Scene, job_story, node_story, now_story
 
 log = logging.getLogger(__name__)
 
 RECENT_JOBS = 5
 STOP_TIMEOUT_S = 20.0
 LOG_POLL_S = 0.5
+TOLD_EVENTS: dict[About, int] = {"node": 2000, "job": 2000, "now": 200}  # the newest, from which a story is told
+# Most of a log are steps and saves, which explain nothing.
+_EXPLAINING = KINDS - {"step_committed", "checkpoint_committed"}
+TELLING: dict[About, frozenset[str]] = {
+    "node": _EXPLAINING,
+    "job": _EXPLAINING,
+    "now": frozenset({"decision_recorded"}),
+}
 
 
 @dataclass(slots=True)
@@ -207,6 +229,26 @@ class Controller:
         self.journal.wait_beyond(after, wait_s)
         return [event_line(sequence, event) for sequence, event in self.journal.log.read(after, limit)]
 
+    def why(self, about: About, subject: str = "", last: int | None = None) -> Story:
+        """The log is searched beside the loop: only the folds are read under its lock."""
+        with self.journal.reading() as (fleet, _):
+            name = _picked(fleet, about, subject)
+        events = self.journal.log.naming(name, TELLING[about], TOLD_EVENTS[about] + 1)
+        lines, view = last or LAST[about], self.loop.view
+        with self.journal.reading() as (fleet, ledger):
+            scene = Scene(
+                fleet=fleet,
+                now_s=time.time(),
+                events=events[-TOLD_EVENTS[about] :],
+                is_cut=len(events) > TOLD_EVENTS[about],
+                costs=Costs.of(ledger.accounts(time.time())),
+                plan=self._plan,
+                asked=view.demand.lines() if view else (),
+            )
+            if about == "now":
+                return now_story(scene, self.name, lines)
+            return node_story(scene, name, lines) if about == "node" else job_story(scene, name, lines)
+
     # --- playing the cloud, and the end --------------------------------------------------------------------------
 
     def preempt(self, target: str, notice_s: float | None) -> Sequence[str]:
@@ -286,6 +328,12 @@ def _find(fleet: FleetState, job_id: str) -> JobRecord:
     if job is None:
         raise job_not_found(job_id, fleet.jobs)
     return job
+
+
+def _picked(fleet: FleetState, about: About, subject: str) -> str:
+    if about == "now":
+        return ""
+    return pick(subject, fleet.nodes, node_not_found) if about == "node" else pick(subject, fleet.jobs, job_not_found)
 
 
 def _node_infos(fleet: FleetState, costs: Costs) -> list[NodeInfo]:

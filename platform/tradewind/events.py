@@ -235,10 +235,13 @@ class DecisionRecorded:
     """One action of a plan, with its reason and what it beat."""
 
     at_s: float
-    action: str  # "launch", "drain", "terminate", "hold"
-    subject: str  # launch id, or what was asked for
+    action: str  # "launch", "drain", "terminate", "hold", "adopt", "grant"
+    subject: str  # launch id, job id (of a grant), or what was asked for
     reason: str
     alternatives: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()  # on whose behalf; empty: not known, or nobody's in particular
+    refused: tuple[str, ...] = ()  # launch ids that were refused for the same need just before, in this order
+    ruled_out: tuple[str, ...] = ()  # offers that were not asked at all, each with the reason
     kind: Literal["decision_recorded"] = "decision_recorded"
 
 

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from tradewind.api import DecisionLine, DemandLine, EventLine, FleetStatus, JobInfo, NodeInfo, ShutdownReport
+from tradewind.api import (
+    DecisionLine,
+    DemandLine,
+    EventLine,
+    FleetStatus,
+    JobInfo,
+    NodeInfo,
+    ShutdownReport,
+    Story,
+    StoryLine,
+)
 from tradewind.autoscaler.providers.base import Check
+from tradewind.model import Offer
 from tradewind.states import is_over
 from tradewind.units import format_duration, format_usd
 
@@ -167,6 +179,81 @@ def shutdown_text(report: ShutdownReport) -> str:
         f"Stopped {jobs} job{'' if jobs == 1 else 's'}, ended {nodes} node{'' if nodes == 1 else 's'}. "
         f"Nothing is left. Cost in all: {format_usd(report.cost_uusd)}{note}"
     )
+
+
+# --- stories -------------------------------------------------------------------------------------------------------
+
+NAMED = 3  # ids in one line; the others are counted
+
+
+def story_text(story: Story, width: int = WIDTH) -> str:
+    """Head line, facts, what happened in time order under its headings, and what is not known."""
+    size = max((len(name) for name, _ in story.facts), default=0)
+    facts = [_wrapped(f"  {name.ljust(size)}  ", text, width) for name, text in story.facts]
+    notes = [_wrapped("", note, width) for note in story.notes]
+    parts = [[_wrapped("", story.title, width)], facts, _story_lines(story.lines, width), notes]
+    return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def _story_lines(lines: Sequence[StoryLine], width: int) -> list[str]:
+    shown: list[str] = []
+    group = day = ""
+    for line in lines:
+        if line.group != group:
+            shown += [*([""] if shown else []), f"{line.group}:"]
+            group = line.group
+        if line.at_s is not None and (line_day := f"{datetime.fromtimestamp(line.at_s):%Y-%m-%d}") != day:
+            shown.append(f"  {line_day}")
+            day = line_day
+        shown += _story_line(line, width)
+    return shown
+
+
+def _story_line(line: StoryLine, width: int) -> list[str]:
+    when = "        " if line.at_s is None else clock(line.at_s)
+    head = f"{line.what}: {line.reason}" if line.reason else line.what
+    lists = (("refused before", line.refused), ("not asked", line.ruled_out), ("beat", line.beat))
+    below = [_wrapped(f"            {name}: ", text, width, 16) for name, texts in lists for text in texts]
+    return [_wrapped(f"  {when}  ", head, width), *below]
+
+
+def _wrapped(lead: str, text: str, width: int, hang: int | None = None) -> str:
+    """`lead` and `text`, with the following lines under the text, or (`hang`) so far in."""
+    return textwrap.fill(
+        " ".join(text.split()),
+        max(width, len(lead) + 20),
+        initial_indent=lead,
+        subsequent_indent=" " * (len(lead) if hang is None else hang),
+        break_on_hyphens=False,
+    )
+
+
+def offer_text(offer: Offer) -> str:
+    return f"{offer.market} at {price_text(offer.price_uusd_per_h)}"
+
+
+def brings_text(offer: Offer) -> str:
+    accelerators = f"{offer.accelerator_count:g} x {offer.accelerator}, " if offer.accelerator else ""
+    hosts = f", {offer.hosts} hosts" if offer.hosts > 1 else ""
+    return f"{accelerators}{offer.vcpus:g} CPUs, {offer.memory_gib:g} GiB{hosts}"
+
+
+def price_text(uusd_per_h: int | None) -> str:
+    return "an unknown price" if uusd_per_h is None else f"{format_usd(uusd_per_h)}/h"
+
+
+def names_text(names: Iterable[str], between: str = ", ") -> str:
+    listed = list(names)
+    more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
+    return f"{between.join(listed[:NAMED])}{more}"
+
+
+def count_text(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in sorted(counts.items()))
 
 
 # --- notebooks -------------------------------------------------------------------------------------------------

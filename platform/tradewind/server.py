@@ -39,6 +39,7 @@ from tradewind.api import (
     PreemptReply,
     PreemptRequest,
     ShutdownReport,
+    Story,
     SubmitRequest,
     job_not_found,
 )
@@ -71,6 +72,7 @@ _ERROR_BODY: TypeAdapter[ErrorBody] = TypeAdapter(ErrorBody)
 
 WaitS = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="hold the answer so long until there is something")]
 Offset = Annotated[int, Query(ge=0, description="in bytes")]
+Last = Annotated[int | None, Query(ge=1, le=10_000, description="so many lines at the most, the newest")]
 Tail = Annotated[int | None, Query(ge=0, description="the last so many lines, instead of an offset")]
 
 
@@ -86,7 +88,7 @@ def create_app(port: ControllerPort, token: str) -> FastAPI:
         "4XX": {"model": ErrorBody, "description": "what was wrong with the request, and what to do"},
         "5XX": {"model": ErrorBody, "description": "what failed in the controller, and what to do"},
     }
-    for routes in (_fleet_routes(port, app.state.closing), _job_routes(port, app.state.closing)):
+    for routes in (_fleet_routes(port, app.state.closing), _job_routes(port, app.state.closing), _why_routes(port)):
         app.include_router(routes, prefix="/v1", dependencies=guard, responses=known_errors)
     _answer_errors(app)
     return app
@@ -192,6 +194,24 @@ def _job_routes(port: ControllerPort, closing: threading.Event) -> APIRouter:
                 wait_s,
                 closing,
             )
+
+    return routes
+
+
+def _why_routes(port: ControllerPort) -> APIRouter:
+    routes = APIRouter(prefix="/why", tags=["why"], route_class=_Route)
+
+    @routes.get("/node/{launch_id}", summary="Why a node is or was there; a beginning of its id is enough")
+    def node(launch_id: str, last: Last = None) -> Story:
+        return port.why("node", launch_id, last)
+
+    @routes.get("/job/{job_id}", summary="What a job waits for or holds, and why; a beginning of its id is enough")
+    def job(job_id: str, last: Last = None) -> Story:
+        return port.why("job", job_id, last)
+
+    @routes.get("/now", summary="What is held back, what is on the way, and what was decided last")
+    def now(last: Last = None) -> Story:
+        return port.why("now", "", last)
 
     return routes
 

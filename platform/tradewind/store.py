@@ -13,8 +13,8 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
@@ -115,6 +115,17 @@ class EventLog:
         """(sequence, event) in order, from the one that follows `after` up to the newest at the time of the call."""
         newest = self.last_sequence
         return self._walk(after, newest if limit is None else min(newest, after + limit))
+
+    def naming(self, name: str, kinds: Collection[str], newest: int) -> list[AnyEvent]:
+        """The newest events of these kinds in which a name stands, in order. SQLite looks through 100,000 rows in a
+        tenth of a second, on a connection of its own; only what it finds is decoded, which would take seconds."""
+        marks = ", ".join("?" for _ in kinds)
+        where = f"kind IN ({marks}) AND instr(payload, ?)"
+        quoted = json.dumps(name, ensure_ascii=False)[1:-1]  # as it stands in the payload, which is JSON
+        with _file_errors(self.path), closing(_connect(self.path, "ro" + _immutable(self.path))) as reader:
+            search = f"SELECT sequence FROM events WHERE {where} ORDER BY sequence DESC LIMIT ?"
+            found = reader.execute(search, (*kinds, quoted, newest)).fetchall()
+        return [event for (sequence,) in reversed(found) for _, event in self.read(sequence - 1, 1)]
 
     def close(self) -> None:
         with self._mutex:

@@ -19,7 +19,19 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from tradewind import __version__
-from tradewind.api import EventLine, FleetStatus, JobInfo, LogChunk, NodeInfo, ShutdownReport
+from tradewind.api import (
+    About,
+    EventLine,
+    FleetStatus,
+    JobInfo,
+    LogChunk,
+    NodeInfo,
+    ShutdownReport,
+    Story,
+    job_not_found,
+    node_not_found,
+    pick,
+)
 from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.errors import JobNotFound, NotFound
 from tradewind.events import (
@@ -42,6 +54,7 @@ from tradewind.logfile import read_chunk, tail_offset
 from tradewind.model import Capacity, EndReason, JobSpec, Market, Offer, Phase
 from tradewind.states import JobState, is_alive, is_over
 from tradewind.views import decision_line, event_line, job_info, node_info
+from tradewind.why import LAST, Scene, job_story, node_story, now_story
 
 SPOT_A100 = Offer(
     Market("aws", "us-east-1", "us-east-1a", "p4d.24xlarge", Capacity.SPOT),
@@ -153,6 +166,17 @@ class FakeController:
         with self._news:
             self._check()
             return [self._node(launch_id) for launch_id in self._state.nodes]
+
+    def why(self, about: About, subject: str = "", last: int | None = None) -> Story:
+        """The real stories, over the events that it was given."""
+        with self._news:
+            self._check()
+            lines, scene = last or LAST[about], Scene(self._state, self.now_s, self._history)
+            if about == "now":
+                return now_story(scene, self._fleet_name, lines)
+            if about == "node":
+                return node_story(scene, pick(subject, self._state.nodes, node_not_found), lines)
+            return job_story(scene, pick(subject, self._state.jobs, job_not_found), lines)
 
     def preempt(self, target: str, notice_s: float | None) -> Sequence[str]:
         with self._news:

@@ -35,6 +35,7 @@ DEFAULTS: dict[str, Any] = {
     "worker_env": {},
     "full_at": [0, 0],  # steps: from the first one on there is no room for a checkpoint, until the second one
     "unused": False,  # a parameter that the loss does not depend on
+    "split": False,  # two models, the second one called past its wrapper at every other step
     "ballast": 0,  # numbers that are kept beside the model
 }
 
@@ -65,7 +66,14 @@ def train(run: Any, folder: Path, options: dict[str, Any]) -> None:
         dataset = torch.utils.data.TensorDataset(x, y + 3.0 * noise)
     if options["unused"]:
         model.register_parameter("unused", torch.nn.Parameter(torch.ones(3)))
-    model, optimizer = run.prepare(model, optimizer)
+    if options["split"]:
+        body, head = model[:2], model[2:]
+        first, second, optimizer = run.prepare(body, head, optimizer)
+
+        def model(x: Any) -> Any:
+            return (second if run.done % 2 else head)(first(x))
+    else:
+        model, optimizer = run.prepare(model, optimizer)
     if options["ballast"]:
         ballast = torch.nn.Module()
         ballast.register_buffer("numbers", torch.ones(options["ballast"]))

@@ -70,7 +70,7 @@ class Member:
         self.group = regroup.Group(roster, roster.members.index(self.name), torch.device("cpu"))
         self.group.build(store)
         self.epoch, self.done = roster.epoch, roster.step
-        self.model.attach(self.group)
+        self.model.attach(self.group, freight=1)
         self.holds.take_over(self.group, self.kept, None, lambda: 0)
         threading.Thread(target=self.watch, args=(self.group,), daemon=True).start()
 
@@ -96,9 +96,13 @@ class Member:
         rank, world = self.group.rank, self.group.world
         mine = slice(SAMPLES * rank // world, SAMPLES * (rank + 1) // world)
         weight = (mine.stop - mine.start) * world / SAMPLES
+        self.model.link.laden = False
         loss = torch.nn.functional.mse_loss(self.model(self.x[mine]), self.y[mine])
         try:
-            (loss * weight).backward()
+            if self.model.link.laden:
+                self.model.backward(loss, weight, [1.0], retain_graph=False)
+            else:
+                (loss * weight).backward()
         except RuntimeError as error:
             if not is_communication(error):
                 raise

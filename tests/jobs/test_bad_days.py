@@ -84,3 +84,9 @@ def test_gradients_that_are_not_summed_end_the_run_at_once(cell: Any, tmp_path: 
         run.end()
         assert "gradients of 1 of 2 workers were summed" in (tmp_path / "error").read_text()
         assert not run.curve()
+
+
+def test_two_models_learn_together_one_of_them_past_its_wrapper(cell: Any, tmp_path: Path) -> None:
+    with cell.nodes(1, cpus=2, gpus=2), training(tmp_path, cell.env, 0.0, workers=[2, 2], split=True) as run:
+        run.end()
+        assert run.check().recomputed_steps == 0

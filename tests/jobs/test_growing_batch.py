@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_bad_days import nodes
 from training_run import NOISE, training
 
 from tradewind.jobs.checkpoint import Checkpoints
@@ -17,7 +16,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
 
 def test_the_batch_grows_in_the_same_way_with_one_worker_and_with_two(cell: Any, tmp_path: Path) -> None:
     curves, stages = [], []
-    with nodes(cell, 1, slots=2):
+    with cell.nodes(1, cpus=2, gpus=2):
         for workers in (1, 2):
             folder = tmp_path / f"with-{workers}"
             folder.mkdir()

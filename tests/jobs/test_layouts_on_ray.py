@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_bad_days import nodes
 from training_run import training
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -15,7 +14,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 def test_replicas_of_shards_come_and_go(cell: Any, tmp_path: Path) -> None:
     """Two replicas of two shards each. A lost node takes one of them, a new one brings it back."""
     with (
-        nodes(cell, 2, slots=2) as left,
+        cell.nodes(2, cpus=2, gpus=2) as left,
         training(tmp_path, cell.env, 0.2, workers=[2, 4], parallel="fsdp=2", checkpoint_every=1000) as run,
     ):
         run.wait_for_group(4)
@@ -32,7 +31,7 @@ def test_replicas_of_shards_come_and_go(cell: Any, tmp_path: Path) -> None:
 def test_a_lost_shard_comes_back_from_the_memory_of_a_peer(cell: Any, tmp_path: Path) -> None:
     """One copy of the model over three nodes, then two, and nothing in storage."""
     with (
-        nodes(cell, 3) as left,
+        cell.nodes(3, gpus=1) as left,
         training(tmp_path, cell.env, 0.2, workers=[2, 3], parallel="fsdp=all", checkpoint_every=1000) as run,
     ):
         run.wait_for_group(3, more_steps=5)

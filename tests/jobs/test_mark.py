@@ -61,3 +61,14 @@ def test_a_step_with_gradients_does_leave_one() -> None:
     before = states(kept)
     step(kept)
     assert not same(states(kept)["optimizer"], before["optimizer"])
+
+
+def test_a_step_that_is_left_out_touches_no_buffers_and_schedulers_go_on() -> None:
+    kept = make()
+    step(kept)
+    before, mark = states(kept), Marker(kept).take()
+    kept["model"](torch.full((8, 4), float("nan")))
+    kept["scheduler"].step()
+    mark.put_back_buffers()
+    assert same(states(kept)["model"], before["model"])
+    assert kept["scheduler"].last_epoch == before["scheduler"]["last_epoch"] + 1

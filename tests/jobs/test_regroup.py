@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tradewind.jobs import membership
+from tradewind.jobs import membership, regroup
 from tradewind.jobs.membership import Arrival
 
 SCRIPT = Path(__file__).with_name("regroup_script.py")
@@ -125,3 +126,25 @@ def test_survivors_go_on_and_a_joiner_takes_over_their_state(stage: Stage) -> No
     totals = [stage.last(name)["total"] for name in "abd"]
     assert totals == pytest.approx([alone(stage.folder, steps)] * 3, rel=1e-9)
     assert [stage.last(name)["connections"] for name in "abd"] == [2, 2, 2]  # others' sockets were left alone
+
+
+def test_a_child_lets_go_of_the_connections_of_its_parent() -> None:
+    """A DataLoader's worker lives on for seconds when its parent is killed: the others must notice at once."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        ours, port = socket.create_connection(server.getsockname()), server.getsockname()[1]
+        theirs, _ = server.accept()
+        copy = theirs.dup()  # as a child has it
+        theirs.detach()
+        regroup.forget({port})
+        assert all(_is_closed(each.fileno()) for each in (ours, copy, server))
+        assert not _is_closed(other.fileno())
+        for each in (ours, copy, server):
+            each.detach()
+
+
+def _is_closed(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return True
+    return False
