@@ -66,10 +66,11 @@ class Result:
 
     @property
     def head_room_wait_s(self) -> float:
-        """Of the head-room curve at our dollars. Where we spend less than any point of it, its first one counts."""
+        """Of the head-room curve at our dollars. Where we spend less than any point of it, its first one counts; beyond
+        its last one nothing is known (0, so the bar does not hold: give more --head-room)."""
         points = sorted((each.uusd, each.mean_wait_s) for each in (self.reactive, *self.curve))
         best = np.minimum.accumulate([wait_s for _, wait_s in points])
-        return float(np.interp(self.ours.uusd, [uusd for uusd, _ in points], best))
+        return float(np.interp(self.ours.uusd, [uusd for uusd, _ in points], best, right=0.0))
 
     @property
     def within_budget(self) -> Outcome:
@@ -179,9 +180,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--gpus-per-node", type=int, default=1)
     parser.add_argument("--usd-per-gpu-h", type=float, default=1.0)
     parser.add_argument("--max-nodes", type=int)
-    parser.add_argument("--head-room", type=int, nargs="+", default=[1, 2, 4], help="nodes (default 1 2 4)")
+    parser.add_argument("--head-room", type=int, nargs="+", default=[1, 2, 4, 8, 16], help="nodes (default 1 2 4 8 16)")
     parser.add_argument(
-        "--factors", type=float, nargs="*", default=[4.0, 30.0], help="further prices of waiting, in node prices"
+        "--factors", type=float, nargs="*", default=[1.0, 4.0, 30.0], help="further prices of waiting, in node prices"
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")

@@ -42,6 +42,7 @@ def result(benchmark: Any, ours: Outcome, *others: Outcome) -> Any:
         (outcome(250, 104), False, False),
         (outcome(140, 120), False, False),  # 150 s there; too dear
         (outcome(200, 90), True, False),  # cheaper than all of the curve
+        (outcome(10, 140), False, False),  # dearer than all of it: nothing is known
     ],
 )
 def test_bars(benchmark: Any, ours: Outcome, is_below: bool, is_half: bool) -> None:
