@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tradewind.autoscaler.actions import Hold, Plan
 from tradewind.autoscaler.adopt import adoptions, holding_changes
 from tradewind.autoscaler.allocate import allocate
 from tradewind.autoscaler.clock import Clock
+from tradewind.autoscaler.expected import new_book
 from tradewind.autoscaler.fleet import FleetState
+from tradewind.autoscaler.forecast import spans_of_events
 from tradewind.autoscaler.observe import Observation, build_view, learn_resources, list_clouds
 from tradewind.autoscaler.plan import make_plan
 from tradewind.autoscaler.providers.base import PriceSource, Provider
@@ -19,8 +21,9 @@ from tradewind.autoscaler.ray_snapshot import RayPort, RayReport, RaySnapshot, a
 from tradewind.autoscaler.reconcile import Reconciler, Record, new_launch_id
 from tradewind.autoscaler.settle import Listing, Question, settle
 from tradewind.autoscaler.view import LoopSettings, View
+from tradewind.autoscaler.wanted import wanted_of
 from tradewind.errors import ProviderError, RayError
-from tradewind.events import DecisionRecorded, PriceChanged
+from tradewind.events import AnyEvent, DecisionRecorded, PriceChanged
 from tradewind.model import Offer, Resources, Target, Wish
 from tradewind.units import format_usd
 
@@ -42,11 +45,15 @@ class Loop:
         prices: PriceSource,
         settings: LoopSettings,
         wishes: Callable[[], Sequence[Wish]] = lambda: (),
+        past: Iterable[AnyEvent] = (),  # the log until now, for the forecasts
         new_id: Callable[[], str] = new_launch_id,
     ) -> None:
         self.clock, self.record, self.fleet, self.ray = clock, record, fleet, ray
         self.providers, self.prices, self.settings, self.wishes = providers, prices, settings, wishes
         self.reconciler = Reconciler(clock, record, fleet, ray, providers, settings, new_id)
+        self.book = new_book(settings)
+        if settings.buy_ahead:
+            self.book.load(spans_of_events(past, clock.now_s()), clock.now_s())
         self.view: View | None = None
         self.plan: Plan | None = None
         self.targets: dict[str, Target] = {}
@@ -149,7 +156,16 @@ class Loop:
         blank = build_view(self.fleet, seen, self.settings)
         limits = self.settings.limits
         self.targets = allocate(wishes, limits, self._offers, blank.resources_of, self.targets)
-        return build_view(self.fleet, replace(seen, targets=self.targets), self.settings)
+        seen = self._look_ahead(replace(seen, targets=self.targets))
+        return build_view(self.fleet, seen, self.settings)
+
+    def _look_ahead(self, seen: Observation) -> Observation:
+        """What is wanted, and what will be. While the head does not answer, nothing is known and nothing is learnt."""
+        if seen.snapshot is None or not self.settings.buy_ahead:
+            return seen
+        wanted = wanted_of(seen.snapshot, self.fleet.open_jobs, seen.wishes, seen.targets)
+        self.book.observe(seen.now_s, wanted)
+        return replace(seen, wanted=wanted, forecasts=self.book.forecasts(seen.now_s))
 
     # --- record -----------------------------------------------------------------------------------------------
 

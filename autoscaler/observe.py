@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tradewind.autoscaler.demand import Demand, demand_of
 from tradewind.autoscaler.fleet import FleetState
+from tradewind.autoscaler.forecast import Forecast, SeriesKey
 from tradewind.autoscaler.market import MarketMemory
 from tradewind.autoscaler.providers.base import CloudNode, Provider
 from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, alive_by_launch_id
@@ -33,6 +34,8 @@ class Observation:
     wishes: tuple[Wish, ...] = ()
     targets: Mapping[str, Target] = field(default_factory=dict)
     seen_resources: Mapping[str, Resources] = field(default_factory=dict)
+    wanted: Mapping[SeriesKey, float] = field(default_factory=dict)
+    forecasts: Mapping[SeriesKey, Forecast] = field(default_factory=dict)
 
 
 def list_clouds(providers: Mapping[str, Provider]) -> tuple[Listing, dict[str, str]]:
@@ -69,6 +72,8 @@ def build_view(fleet: FleetState, seen: Observation, settings: LoopSettings) -> 
         blind_clouds=seen.listing.blind,
         launched_last_minute=launched_since(fleet, seen.now_s - 60),
         seen_resources=seen.seen_resources,
+        wanted=seen.wanted,
+        forecasts=seen.forecasts,
     )
 
 

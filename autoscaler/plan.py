@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tradewind.autoscaler.actions import Plan
-from tradewind.autoscaler.policies import buy, idle, lost, notice
+from tradewind.autoscaler.policies import ahead, buy, idle, lost, notice
 from tradewind.autoscaler.policies.base import Draft, Policy
 from tradewind.autoscaler.view import View
 from tradewind.model import Target
 
-# The order matters: first what is going is known, then what must be bought for the rest, then what is left over.
-POLICIES: tuple[Policy, ...] = (lost.decide, notice.decide, buy.decide, idle.decide)
+# The order matters: first what is going is known, then what must be bought for the rest,
+# then what is worth buying before it is asked for, then what is left over.
+POLICIES: tuple[Policy, ...] = (lost.decide, notice.decide, buy.decide, ahead.decide, idle.decide)
 
 
 def make_plan(view: View, targets: Mapping[str, Target] | None = None, policies: Sequence[Policy] = POLICIES) -> Plan:

@@ -216,6 +216,7 @@ class World:
             prices=self.cloud,
             settings=self.settings,
             wishes=lambda: self.wishes,
+            past=self.events,
             new_id=lambda: f"n{next(self._ids)}",
         )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tradewind.autoscaler.demand import Demand
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
+from tradewind.autoscaler.forecast import Forecast, SeriesKey
 from tradewind.autoscaler.market import MarketMemory
 from tradewind.autoscaler.providers.base import CloudNode
 from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot
@@ -36,6 +37,9 @@ class LoopSettings:
     head_address: str = ""
     limits: Limits = field(default_factory=Limits)
     idle_timeout_s: float = 60.0
+    # Instead of it, where a forecast says that the node will not be wanted soon. None: as long as a boot takes, since
+    # after that it has cost as much as booting it again.
+    spare_timeout_s: float | None = None
     min_node_life_s: float = 60.0  # from joining on: no node is bought and sold again at once
     boot_timeout_s: float = 600.0  # from the launch to joining Ray
     drain_timeout_s: float = 120.0  # for drains without a deadline
@@ -44,6 +48,15 @@ class LoopSettings:
     lost_grace_s: float = 60.0  # how long a known node may be absent from the cloud's list
     adopt_jobs: bool = True  # jobs that were sent past us are put on record
     usable_memory: float = 0.6  # what Ray offers of a machine's memory, until a node of the type has been seen
+    buy_ahead: bool = True  # False: nothing is forecast, and nothing is bought before it is asked for
+    forecast_step_s: float = 300.0
+    usual_boot_s: float = 180.0  # from the launch to joining Ray, as a rule: how far ahead is bought
+    # An hour in which the work of one node waits costs as much as so many hours of it: people wait, too.
+    waiting_factor: float = 12.0
+
+    def __post_init__(self) -> None:
+        if self.forecast_step_s <= 0 or self.usual_boot_s <= 0 or self.waiting_factor < 0:
+            raise ValueError("forecast_step_s and usual_boot_s are positive, waiting_factor is not negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +103,8 @@ class View:
     blind_clouds: frozenset[str] = frozenset()  # not listed at this tick: nothing is bought there
     launched_last_minute: int = 0
     seen_resources: Mapping[str, Resources] = field(default_factory=dict)  # instance type -> what such nodes brought
+    wanted: Mapping[SeriesKey, float] = field(default_factory=dict)  # running and waiting, by tenant and shape
+    forecasts: Mapping[SeriesKey, Forecast] = field(default_factory=dict)  # of the same; none: be reactive
 
     def resources_of(self, offer: Offer) -> dict[str, float]:
         """What a node of this offer will bring. What one really brought is believed more than the catalogue:

@@ -139,6 +139,17 @@ class SeriesKey:
         return f"{self.tenant}: {self.shape}"
 
 
+def unit_of(shape: Shape) -> tuple[Shape, int]:
+    """What a job holds on a node is a sum, what waits are single requests: both are counted by accelerator (without
+    one, by CPU), so that demand stays in one series when it begins to run."""
+    amounts = dict(shape.resources)
+    lead = next((amounts[key] for key in ("TPU", "GPU", "CPU") if key in amounts), 1.0)
+    if lead < 2 or lead != round(lead):
+        return shape, 1
+    unit = tuple((key, round(amount / lead, 4)) for key, amount in shape.resources)
+    return Shape(unit, shape.selectors), round(lead)
+
+
 def series_of_events(events: Iterable[AnyEvent], step_s: float, until_s: float) -> dict[SeriesKey, Steps]:
     """Requests of each shape and tenant, by step, out of the event log."""
     return {
@@ -183,9 +194,9 @@ class _Wanted:
         if places is None or "" in places:
             return  # it has ended, or said what it wants
         self._close(places, event.launch_id, event.at_s)
-        shape = Shape.of(event.resources)
+        shape, count = unit_of(Shape.of(event.resources))
         if shape.resources:
-            places[event.launch_id] = (SeriesKey(self._tenants[event.job_id], shape), event.at_s, 1.0)
+            places[event.launch_id] = (SeriesKey(self._tenants[event.job_id], shape), event.at_s, float(count))
 
     def over(self, job_id: str, at_s: float) -> None:
         places = self.places.pop(job_id, {})

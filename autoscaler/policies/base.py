@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from tradewind.autoscaler.actions import Action, Drain, Terminate
+from tradewind.autoscaler.actions import Action, Drain, Launch, Terminate
 from tradewind.autoscaler.view import View
+from tradewind.model import Offer
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,10 @@ class Draft:
     def gone(self) -> frozenset[str]:
         """Launch ids that no longer count as capacity."""
         return frozenset(action.launch_id for action in self.actions if isinstance(action, Drain | Terminate))
+
+    @property
+    def bought(self) -> list[Offer]:
+        return [action.offer for action in self.actions if isinstance(action, Launch)]
 
     def plus(self, actions: tuple[Action, ...]) -> Draft:
         return Draft((*self.actions, *actions))

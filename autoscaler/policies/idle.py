@@ -1,8 +1,11 @@
-"""Nodes that nobody uses and no demand needs are drained; Ray refuses if work has come meanwhile."""
+"""Nodes that nobody uses and that neither demand nor the forecast wants are drained; Ray refuses if work has come
+meanwhile."""
 
 from __future__ import annotations
 
-from tradewind.autoscaler.actions import Action, Drain, Launch
+from tradewind.autoscaler.actions import Action, Drain
+from tradewind.autoscaler.demand import Demand
+from tradewind.autoscaler.expected import kept_for_later, outlooks_of, spare_timeout_s
 from tradewind.autoscaler.packing import Packing, new_slots, slots_of
 from tradewind.autoscaler.policies.base import Draft
 from tradewind.autoscaler.ray_snapshot import DrainReason, RayStatus
@@ -12,8 +15,8 @@ from tradewind.units import format_duration
 
 
 def decide(view: View, draft: Draft) -> tuple[Action, ...]:
-    gone = draft.gone
-    idle = [node for node in view.nodes if _is_idle(node, view) and node.launch_id not in gone]
+    gone, timeout_s = draft.gone, _timeout_s(view)
+    idle = [node for node in view.nodes if _is_idle(node, view, timeout_s) and node.launch_id not in gone]
     if not idle:
         return ()
     needed = _needed(view, draft)
@@ -23,24 +26,36 @@ def decide(view: View, draft: Draft) -> tuple[Action, ...]:
 
 
 def _needed(view: View, draft: Draft) -> frozenset[str]:
-    """With what is being bought: an idle node may be half of what a gang waits for."""
-    if view.demand.is_empty:
+    """With what is being bought: an idle node may be half of what a gang waits for. Present demand lies first, then
+    what the forecast wants beyond it."""
+    later = kept_for_later(view)
+    demand = Demand((*view.demand.needs, *later), view.demand.gangs, view.demand.constraints)
+    if demand.is_empty:
         return frozenset()
-    bought = new_slots([action.offer for action in draft.actions if isinstance(action, Launch)], view)
-    slots = [*slots_of(view, draft.gone, view.demand), *bought]
-    everything = [*slots_of(view, draft.gone), *bought] if view.demand.constraints else slots
-    return Packing(slots, everything=everything).fill(view.demand).used
+    bought = new_slots(draft.bought, view)
+    slots = [*slots_of(view, draft.gone, demand), *bought]
+    everything = [*slots_of(view, draft.gone), *bought] if demand.constraints else slots
+    return Packing(slots, everything=everything).fill(demand).used
 
 
-def _is_idle(node: NodeView, view: View) -> bool:
+def _timeout_s(view: View) -> float:
+    """An idle node is kept for a while in case it is wanted again. Where that is forecast, for everything that is
+    wanted, the forecast keeps what is worth it, and there is no need to wait with the rest."""
+    known = {key for key, _ in outlooks_of(view)}
+    if not known or not known.issuperset(view.wanted):
+        return view.settings.idle_timeout_s
+    return min(view.settings.idle_timeout_s, spare_timeout_s(view.settings))
+
+
+def _is_idle(node: NodeView, view: View, timeout_s: float) -> bool:
     if node.ray is None or node.ray.status is not RayStatus.IDLE or node.requested.state is not NodeState.READY:
         return False
     life_s = view.now_s - (node.requested.joined_at_s or view.now_s)
     old_enough = life_s >= view.settings.min_node_life_s
-    return old_enough and node.ray.idle_s >= view.settings.idle_timeout_s and not node.is_leaving
+    return old_enough and node.ray.idle_s >= timeout_s and not node.is_leaving
 
 
 def _drain(node: NodeView) -> Drain:
     assert node.ray is not None
-    reason = f"idle for {format_duration(node.ray.idle_s)}, and nothing that waits needs it"
+    reason = f"idle for {format_duration(node.ray.idle_s)}, and neither demand nor forecast needs it"
     return Drain(node.launch_id, node.ray.ray_node_id, DrainReason.IDLE, reason)

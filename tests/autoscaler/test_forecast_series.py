@@ -131,5 +131,5 @@ def test_a_job_that_asks_ray_itself_is_known_by_what_it_holds() -> None:
     ]
     series = series_of_events(events, step_s=10, until_s=40)
     assert {key: steps.values.tolist() for key, steps in series.items()} == {
-        SeriesKey("b", Shape.of({"GPU": 2.0})): [1.0, 0.5, 0.0]
+        SeriesKey("b", Shape.of({"GPU": 1.0})): [2.0, 1.0, 0.0]
     }

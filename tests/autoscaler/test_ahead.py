@@ -1,0 +1,250 @@
+"""Buying ahead: what the forecast wants is bought within the limits, kept while it is wanted, and let go after."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tradewind.autoscaler.actions import Drain, Plan
+from tradewind.autoscaler.demand import Demand, Need
+from tradewind.autoscaler.fleet import JobRecord, NodeRecord
+from tradewind.autoscaler.forecast import Forecast, Growth, GrowthBook, Outlook, SeriesKey, Span, unit_of
+from tradewind.autoscaler.plan import make_plan
+from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, RayStatus
+from tradewind.autoscaler.shape import Shape
+from tradewind.autoscaler.testing import World, make_offer
+from tradewind.autoscaler.view import Limits, LoopSettings, NodeView, View, price_of
+from tradewind.autoscaler.wanted import wanted_of
+from tradewind.model import JobSpec, Target, Wish
+from tradewind.states import JobState, NodeState
+
+GPU = Shape.of({"GPU": 1})
+KEY = SeriesKey("a", GPU)
+CHEAP = make_offer("aws/us-east-1a/g6", usd_per_h=0.35, gpus=1)
+DEAR = make_offer("aws/us-east-1b/g6", usd_per_h=0.40, gpus=1)
+SETTINGS = LoopSettings(
+    fleet="test", idle_timeout_s=600, spare_timeout_s=60, min_node_life_s=60, usual_boot_s=300, waiting_factor=4
+)
+
+
+def outlook(*values: float) -> Forecast:
+    found = values if len(values) == 7 else values * 7
+    return Forecast(1000.0, 0.0, 99, (Outlook(300.0, found, True, "test", "", 50, None, None, None),))
+
+
+def node(name: str, busy: bool = False, idle_s: float = 0.0, booted: bool = True) -> NodeView:
+    state = NodeState.READY if booted else NodeState.BOOTING
+    record = NodeRecord(name, CHEAP, "c", "", state, 0.0, 0.0, launched_at_s=0.0, joined_at_s=1.0 if booted else None)
+    room = {"GPU": 1.0}
+    status = RayStatus.RUNNING if busy else RayStatus.IDLE
+    ray = RayNode(name, name, status, room, {"GPU": 0.0} if busy else room, CHEAP.labels, idle_s)
+    return NodeView(record, ray=ray if booted else None)
+
+
+def view(nodes: tuple[NodeView, ...] = (), wanted: float = 0.0, **changes: object) -> View:
+    plain = View(
+        now_s=1000.0,
+        settings=SETTINGS,
+        nodes=nodes,
+        snapshot=RaySnapshot(tuple(each.ray for each in nodes if each.ray is not None)),
+        offers=(CHEAP, DEAR),
+        wanted={KEY: wanted},
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def with_nodes(seen: View, nodes: tuple[NodeView, ...]) -> View:
+    return replace(seen, nodes=nodes, snapshot=RaySnapshot(tuple(each.ray for each in nodes if each.ray is not None)))
+
+
+def drained(plan: Plan) -> set[str]:
+    return {action.launch_id for action in plan.actions if isinstance(action, Drain)}
+
+
+def test_without_a_forecast_nothing_happens() -> None:
+    assert make_plan(view()).actions == ()
+
+
+def test_it_buys_the_cheapest_and_says_both_costs() -> None:
+    plan = make_plan(view(forecasts={KEY: outlook(2)}))
+    assert [launch.offer for launch in plan.launches] == [CHEAP, CHEAP]
+    assert plan.launches[0].fallbacks == (DEAR,)
+    reason = plan.launches[0].reason
+    assert "bought ahead" in reason
+    assert "waiting for it would cost $" in reason
+    assert "idling $" in reason
+
+
+def test_what_is_there_coming_or_bought_in_this_tick_counts() -> None:
+    nodes = (node("free"), node("coming", booted=False), node("busy", busy=True))
+    waiting = Demand((Need(GPU, 3, "tasks"),))  # two find room, one is bought
+    plan = make_plan(view(nodes, wanted=4, demand=waiting, forecasts={KEY: outlook(6)}))
+    assert sum("bought ahead" in launch.reason for launch in plan.launches) == 2
+    assert len(plan.launches) == 3
+
+
+def test_it_is_silent_when_there_is_enough() -> None:
+    assert make_plan(view((node("a"), node("b")), forecasts={KEY: outlook(2)})).actions == ()
+
+
+def test_an_unlikely_need_is_not_worth_it() -> None:
+    unlikely = outlook(0, 0, 0, 0, 0, 0, 1)  # more than nothing with a chance of 5 to 10 %
+    assert make_plan(view(forecasts={KEY: unlikely})).launches == []
+    precious = replace(SETTINGS, waiting_factor=50.0)
+    assert make_plan(view(settings=precious, forecasts={KEY: unlikely})).launches
+
+
+def test_it_can_be_turned_off() -> None:
+    off = replace(SETTINGS, buy_ahead=False)
+    assert make_plan(view(settings=off, forecasts={KEY: outlook(5)})).actions == ()
+
+
+def test_nothing_is_known_while_the_head_is_away() -> None:
+    assert make_plan(view(snapshot=None, forecasts={KEY: outlook(5)})).launches == []
+
+
+def test_two_series_do_not_count_the_same_room_twice() -> None:
+    other = SeriesKey("b", GPU)
+    plan = make_plan(view((node("free"),), forecasts={KEY: outlook(1), other: outlook(1)}))
+    assert len(plan.launches) == 1
+
+
+def test_idle_nodes_stay_while_the_forecast_wants_them_and_go_early_when_not() -> None:
+    nodes = tuple(node(f"n{i}", idle_s=120.0) for i in range(3))
+    assert len(drained(make_plan(view(nodes, forecasts={KEY: outlook(2)})))) == 1
+    old = tuple(node(f"n{i}", idle_s=10_000.0) for i in range(3))
+    assert len(drained(make_plan(view(old, forecasts={KEY: outlook(2)})))) == 1
+    assert drained(make_plan(view(nodes))) == set()  # nothing is forecast: the long time-out holds
+    seen = view(nodes, forecasts={KEY: outlook(2)})
+    half_known = replace(seen, wanted={KEY: 0.0, SeriesKey("b", GPU): 1.0})
+    assert drained(make_plan(half_known)) == set()
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    expected=st.floats(0, 40),
+    waiting=st.integers(0, 10),
+    there=st.integers(0, 5),
+    max_nodes=st.integers(0, 20),
+    max_usd=st.integers(0, 6),
+    per_minute=st.integers(0, 20),
+)
+def test_limits_hold_over_what_is_wanted_now_and_later(
+    expected: float, waiting: int, there: int, max_nodes: int, max_usd: int, per_minute: int
+) -> None:
+    limits = Limits(max_nodes, max_usd * 1_000_000, per_minute)
+    nodes = tuple(node(f"n{i}", busy=True) for i in range(there))
+    seen = view(
+        nodes,
+        wanted=float(there + waiting),
+        settings=replace(SETTINGS, limits=limits),
+        demand=Demand((Need(GPU, waiting, "tasks"),) if waiting else ()),
+        forecasts={KEY: outlook(expected)},
+        launched_last_minute=2,
+    )
+    bought = make_plan(seen).launches
+    assert not bought or len(bought) + there <= max_nodes
+    assert not bought or len(bought) + 2 <= per_minute
+    spent = sum(launch.offer.price_uusd_per_h or 0 for launch in bought) + price_of(nodes)
+    assert not bought or spent <= max_usd * 1_000_000
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    values=st.lists(st.floats(0, 12), min_size=7, max_size=7).map(sorted),
+    wanted=st.integers(0, 6),
+    factor=st.sampled_from([0.5, 4.0, 20.0, 100.0]),
+)
+def test_what_was_bought_is_not_let_go_while_nothing_changes(values: list[float], wanted: int, factor: float) -> None:
+    """No flapping: with the bought nodes there and idle, the same forecast lets none of them go, and buys none."""
+    seen = view(wanted=wanted, forecasts={KEY: outlook(*values)}, settings=replace(SETTINGS, waiting_factor=factor))
+    busy = tuple(node(f"b{i}", busy=True) for i in range(wanted))
+    bought = make_plan(with_nodes(seen, busy)).launches
+    now_there = tuple(node(f"n{i}", idle_s=1e6) for i in range(len(bought)))
+    assert make_plan(with_nodes(seen, (*busy, *now_there))).actions == ()
+
+
+# --- growth -------------------------------------------------------------------------------------------------------
+
+
+def test_growth_is_forecast_on_top_of_the_present() -> None:
+    growth = Growth(300.0)
+    for step in range(60):  # each step two come, and two go before it ends
+        growth.observe(step * 300.0, 10.0)
+        growth.observe(step * 300.0 + 100.0, 12.0)
+        growth.observe(step * 300.0 + 200.0, 10.0)
+    growth.observe(60 * 300.0, 5.0)
+    found = growth.forecast(60 * 300.0).at(300.0)
+    assert found is not None
+    assert found.has_interval
+    assert found.p50 == pytest.approx(7.0)
+
+
+def test_the_past_from_the_log_is_the_past_that_was_seen() -> None:
+    spans = [Span(step * 600.0, step * 600.0 + 250.0, 3.0) for step in range(40)]
+    seen, loaded = GrowthBook(300.0), GrowthBook(300.0)
+    for span in spans:
+        seen.observe(span.start_s, {KEY: 3.0})
+        seen.observe(span.end_s, {})
+    loaded.load({KEY: spans}, 24_000.0)
+    seen.observe(24_000.0, {})
+    loaded.observe(24_000.0, {})
+    assert loaded.forecasts(24_000.0)[KEY].outlooks == seen.forecasts(24_000.0)[KEY].outlooks
+
+
+def test_a_series_that_nobody_wants_any_more_is_forgotten() -> None:
+    book = GrowthBook(300.0, window=24)
+    book.observe(0.0, {KEY: 1.0})
+    book.observe(300.0, {})
+    assert KEY in book.forecasts(300.0)
+    book.observe(25 * 300.0, {})
+    assert book.forecasts(25 * 300.0) == {}
+
+
+# --- what is wanted -----------------------------------------------------------------------------------------------
+
+
+def test_requests_and_holdings_are_counted_by_accelerator() -> None:
+    assert unit_of(Shape.of({"GPU": 4, "CPU": 8})) == (Shape.of({"GPU": 1, "CPU": 2}), 4)
+    assert unit_of(Shape.of({"CPU": 3})) == (Shape.of({"CPU": 1}), 3)
+    assert unit_of(Shape.of({"GPU": 0.5})) == (Shape.of({"GPU": 0.5}), 1)
+
+
+def test_wanted_is_what_is_granted_held_and_waits() -> None:
+    stated = JobSpec("s", "x", tenant="a", min_workers=1, max_workers=8, worker_resources={"GPU": 1})
+    plain = JobSpec("p", "x", tenant="b")
+    jobs = [JobRecord(spec.name, spec, JobState.RUNNING, 0.0) for spec in (stated, plain)]
+    snapshot = RaySnapshot(
+        pending=((Shape.of({"GPU": 1, "CPU": 2}), 3),),
+        holdings={("p", "n1"): {"GPU": 2.0, "CPU": 4.0}, ("s", "n2"): {"GPU": 4.0}},
+    )
+    wishes = [Wish("s", 1, 8, {"GPU": 1})]
+    found = wanted_of(snapshot, jobs, wishes, {"s": Target(1, 4)})
+    assert found == {SeriesKey("a", GPU): 4.0, SeriesKey("b", Shape.of({"GPU": 1, "CPU": 2})): 5.0}
+    assert wanted_of(RaySnapshot(), jobs[:1], (), {}) == {SeriesKey("a", GPU): 8.0}
+
+
+@pytest.mark.parametrize("buys_ahead", [True, False])
+def test_the_loop_learns_to_have_a_node_before_it_is_asked(buys_ahead: bool) -> None:
+    """Once a minute somebody asks for two CPUs; a node takes 12 s to come and leaves after 10 idle ones."""
+    brisk = LoopSettings(
+        fleet="t",
+        head_address="127.0.0.2:20379",
+        buy_ahead=buys_ahead,
+        forecast_step_s=60,
+        usual_boot_s=12,
+        idle_timeout_s=10,
+        spare_timeout_s=10,
+        min_node_life_s=1,
+    )
+    world = World([make_offer(cpus=2)], brisk)
+    for _ in range(14):
+        world.ray.submit({"CPU": 2}, job_id="j")
+        world.run(40, interval_s=5)
+        world.ray.finish()
+        world.run(20, interval_s=5)
+    world.ray.submit({"CPU": 2}, job_id="j")
+    assert world.ray.waiting == (0 if buys_ahead else 1)

@@ -1,0 +1,71 @@
+"""The replay benchmark: reads any list of jobs, and its bars say what they mean."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind.autoscaler.simulate import Outcome, TraceJob
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+OURS = ("autoscale_replay", "replaying", "forecasting", "bars")
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        yield importlib.import_module("autoscale_replay")
+        for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
+            del sys.modules[name]
+
+
+def outcome(wait_s: float, usd: float) -> Outcome:
+    return Outcome((wait_s,), round(usd * 1e6), 1.0, 1, 1)
+
+
+def result(benchmark: Any, ours: Outcome, *others: Outcome) -> Any:
+    curve = (outcome(200, 110), outcome(100, 130))
+    return benchmark.Result("x", outcome(300, 100), curve, ours, others, outcome(0, 99))
+
+
+@pytest.mark.parametrize(
+    ("ours", "is_below", "is_half"),
+    [
+        (outcome(140, 104), True, True),  # the curve has 260 s there
+        (outcome(250, 104), False, False),
+        (outcome(140, 120), False, False),  # 150 s there; too dear
+        (outcome(200, 90), True, False),  # cheaper than all of the curve
+        (outcome(10, 140), False, False),  # dearer than all of it: nothing is known
+    ],
+)
+def test_bars(benchmark: Any, ours: Outcome, is_below: bool, is_half: bool) -> None:
+    assert [bar.holds for bar in benchmark.bars_of(result(benchmark, ours))] == [is_below, is_half]
+
+
+def test_the_budget_takes_the_best_that_it_pays(benchmark: Any) -> None:
+    found = result(benchmark, outcome(250, 101), outcome(140, 104), outcome(50, 120))
+    assert found.within_budget == outcome(140, 104)
+
+
+def test_a_list_of_jobs_is_read_by_group(benchmark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("submit_time,duration,gpus,cluster\n0,10,1,a\n90000,10,2,a\n2020-01-01,5,0.5,b\n5,,1,a\n5,0,1,a\n")
+    a, b = benchmark.read_traces(path, benchmark.JobColumns(), 0.0, 1.0)
+    assert a.jobs == (TraceJob(0.0, 10.0, 1),)
+    assert b.jobs[0].workers == 1
+    with pytest.raises(SystemExit, match="no column nope"):
+        benchmark.read_traces(path, benchmark.JobColumns(submit="nope"), 0.0, 1.0)
+
+
+def test_it_runs_without_a_file(benchmark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    status = benchmark.main(["--days", "0.1", "--head-room", "1", "--factors", "--json"])
+    bars = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(bars) == 2
+    assert status == (0 if all(bar["holds"] for bar in bars) else 1)
