@@ -48,7 +48,7 @@ class LoopSettings:
     lost_grace_s: float = 60.0  # how long a known node may be absent from the cloud's list
     adopt_jobs: bool = True  # jobs that were sent past us are put on record
     usable_memory: float = 0.6  # what Ray offers of a machine's memory, until a node of the type has been seen
-    buy_ahead: bool = True  # False: nothing is forecast, and nothing is bought before it is asked for
+    buy_ahead: bool = False  # True: demand is forecast, and nodes are bought before it comes where that is worth it
     forecast_step_s: float = 300.0
     usual_boot_s: float = 180.0  # from the launch to joining Ray, as a rule: how far ahead is bought
     # An hour in which the work of one node waits costs as much as so many hours of it: people wait, too.

@@ -95,6 +95,7 @@ def scenario_of(options: argparse.Namespace) -> Scenario:
     )
     settings = LoopSettings(
         fleet="replay",
+        buy_ahead=True,
         limits=Limits(max_nodes=options.max_nodes, launches_per_minute=None),
         idle_timeout_s=options.idle_s,
         usual_boot_s=options.boot_s,

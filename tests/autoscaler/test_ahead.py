@@ -26,7 +26,13 @@ KEY = SeriesKey("a", GPU)
 CHEAP = make_offer("aws/us-east-1a/g6", usd_per_h=0.35, gpus=1)
 DEAR = make_offer("aws/us-east-1b/g6", usd_per_h=0.40, gpus=1)
 SETTINGS = LoopSettings(
-    fleet="test", idle_timeout_s=600, spare_timeout_s=60, min_node_life_s=60, usual_boot_s=300, waiting_factor=4
+    fleet="test",
+    buy_ahead=True,
+    idle_timeout_s=600,
+    spare_timeout_s=60,
+    min_node_life_s=60,
+    usual_boot_s=300,
+    waiting_factor=4,
 )
 
 

@@ -25,6 +25,7 @@ from tradewind.errors import TradewindError
 
 SETTINGS = LoopSettings(
     fleet="replay",
+    buy_ahead=True,
     limits=Limits(launches_per_minute=None),
     idle_timeout_s=600,
     spare_timeout_s=600,
