@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from ray.train import CheckpointConfig
-from ray.train.v2._internal.exceptions import CheckpointManagerInitializationError
-from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import CheckpointManager
-from ray.train.v2._internal.execution.storage import StorageContext
 
-from tradewind.jobs.ray_record import mend_record
+# Ray is imported by the tests themselves: the token of the shared cell is read when that is done first.
 
 
-def make_run(folder: Path, *names: str, there: tuple[str, ...]) -> StorageContext:
+def mend_record(storage: Any) -> None:
+    from tradewind.jobs import ray_record
+
+    ray_record.mend_record(storage)
+
+
+def make_run(folder: Path, *names: str, there: tuple[str, ...]) -> Any:
+    from ray.train.v2._internal.execution.storage import StorageContext
+
     storage = StorageContext(storage_path=str(folder), experiment_dir_name="run")
     results = [{"version": 0, "checkpoint_dir_name": name, "metrics": {}} for name in names]
     record = {
@@ -34,13 +39,21 @@ def make_run(folder: Path, *names: str, there: tuple[str, ...]) -> StorageContex
     return storage
 
 
-def start(storage: StorageContext) -> list[str]:
+def open_record(storage: Any) -> Any:
     """As Ray Train's controller does."""
-    manager = CheckpointManager(checkpoint_config=CheckpointConfig(), storage_context=storage)
-    return [Path(result.checkpoint.path).name for result in manager._checkpoint_results]
+    from ray.train import CheckpointConfig
+    from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import CheckpointManager
+
+    return CheckpointManager(checkpoint_config=CheckpointConfig(), storage_context=storage)
+
+
+def start(storage: Any) -> list[str]:
+    return [Path(result.checkpoint.path).name for result in open_record(storage)._checkpoint_results]
 
 
 def test_a_removed_checkpoint_does_not_stop_a_run(tmp_path: Path) -> None:
+    from ray.train.v2._internal.exceptions import CheckpointManagerInitializationError
+
     storage = make_run(tmp_path, "step-1", "step-2", "step-3", there=("step-2", "step-3"))
     with pytest.raises(CheckpointManagerInitializationError):  # why this is needed
         start(storage)
@@ -51,8 +64,7 @@ def test_a_removed_checkpoint_does_not_stop_a_run(tmp_path: Path) -> None:
 def test_the_latest_may_be_gone(tmp_path: Path) -> None:
     storage = make_run(tmp_path, "step-1", "step-2", there=("step-1",))
     mend_record(storage)
-    manager = CheckpointManager(checkpoint_config=CheckpointConfig(), storage_context=storage)
-    assert Path(manager.latest_checkpoint_result.checkpoint.path).name == "step-1"
+    assert Path(open_record(storage).latest_checkpoint_result.checkpoint.path).name == "step-1"
 
 
 @pytest.mark.parametrize("text", ["", '{"checkpoint_results": [', "[]", "{}"])
