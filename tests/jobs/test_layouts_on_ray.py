@@ -26,7 +26,8 @@ def test_replicas_come_and_go(cell: Any, tmp_path: Path, layout: str) -> None:
         run.put("pace", 0.0)
         run.end()
         found = run.check()
-        assert (found.recomputed_steps, found.worlds) == (0, (4, 2, 4))
+        # Workers of a slice or a stage see the same samples, those of a shard do not.
+        assert (found.recomputed_steps, found.worlds) == (0, (4, 2, 4) if layout == "fsdp=2" else (2, 1, 2))
 
 
 def test_a_lost_shard_comes_back_from_the_memory_of_a_peer(cell: Any, tmp_path: Path) -> None:
