@@ -94,7 +94,7 @@ def _wished(
 ) -> list[Need]:
     needs = []
     for wish in wishes:
-        granted = targets[wish.job_id].replicas if wish.job_id in targets else wish.max_workers
+        granted = targets[wish.job_id].workers if wish.job_id in targets else wish.max_workers
         missing = granted - workers_held(wish, holdings, leaving)
         if missing > 0:
             needs.append(Need(Shape.of(wish.resources, wish.labels), missing, f"job {wish.job_id}"))

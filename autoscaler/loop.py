@@ -216,7 +216,7 @@ class Loop:
 
     def _why_granted(self, wish: Wish, view: View) -> str:
         """A limit holds a job back when the job would be granted more without it."""
-        granted = self.targets[wish.job_id].replicas
+        granted = self.targets[wish.job_id].workers
         if granted >= wish.max_workers:
             return f"{granted} workers, all that it can use"
         limits = self.settings.limits
@@ -227,11 +227,12 @@ class Loop:
         guilty = [
             name
             for name, wider in without.items()
-            if allocate(self._wished, wider, self._offers, view.resources_of)[wish.job_id].replicas > granted
+            if allocate(self._wished, wider, self._offers, view.resources_of)[wish.job_id].workers > granted
         ]
         shared = f", which {len(self._wished)} jobs share" if len(self._wished) > 1 else ""
         limit = f"the limit of {' and of '.join(guilty)}" if guilty else "the limits on nodes and on dollars per hour"
-        return f"{granted} of {wish.min_workers}..{wish.max_workers} workers: one more would pass {limit}{shared}"
+        more = "one more" if wish.replica_workers == 1 else f"one more replica of {wish.replica_workers}"
+        return f"{granted} of {wish.min_workers}..{wish.max_workers} workers: {more} would pass {limit}{shared}"
 
     def _note_holds(self, plan: Plan) -> None:
         """A hold is recorded when it is new, not at every tick."""

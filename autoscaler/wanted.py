@@ -34,7 +34,7 @@ def wanted_of(
     for job_id in stating:
         resources, most = stated[job_id]
         key = SeriesKey(_tenant(jobs, job_id), Shape.of(resources, labels[job_id]))
-        found[key] += targets[job_id].replicas if job_id in targets else most
+        found[key] += targets[job_id].workers if job_id in targets else most
     for tenant, shape, count in _asked_of_ray(snapshot, jobs, stating):
         unit, number = unit_of(shape)
         if unit.resources:

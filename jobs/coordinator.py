@@ -151,11 +151,13 @@ class Coordinator:
         """Reports after `after_sequence` (which acknowledges those up to it), and what the job could use."""
         return {"events": self._outbox.read(after_sequence), "wish": asdict(self._wish) if self._wish else None}
 
-    async def set_target(self, epoch: int, replicas: int, deadline_s: float | None = None) -> bool:
+    async def set_target(
+        self, epoch: int, replicas: int, deadline_s: float | None = None, replica_workers: int = 1
+    ) -> bool:
         """Grant a number of replicas. A lower or equal epoch than the last is out of date, and refused."""
         if self._target is not None and epoch <= self._target.epoch:
             return False
-        self._target = Target(epoch, replicas, deadline_s)
+        self._target = Target(epoch, replicas, deadline_s, replica_workers)
         return True
 
     # --- the control loop

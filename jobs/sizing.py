@@ -25,6 +25,10 @@ class Limits:
         """So many workers in whole replicas."""
         return workers // self.replica * self.replica
 
+    def in_replicas(self, size: int) -> Limits:
+        """The same, with replicas of this size: the least is rounded up, so that it is one that can be had."""
+        return Limits(-(-self.min_workers // size) * size, self.max_workers, size)
+
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
@@ -88,7 +92,7 @@ Decision = Keep | Lost | Resize | SaveOnly
 
 def goal(limits: Limits, target: Target | None) -> int:
     """What the job may have at most: its own limit, or less where the platform grants less; never below its minimum."""
-    granted = limits.max_workers if target is None else limits.whole(target.replicas)  # the platform counts workers
+    granted = limits.max_workers if target is None else limits.whole(target.workers)
     return max(limits.min_workers, min(limits.max_workers, granted))
 
 

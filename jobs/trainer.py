@@ -12,7 +12,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,7 +99,7 @@ def fit(
     where = _place(storage or os.environ.get(STORAGE_ENV) or DEFAULT_STORAGE, name)
     layout = Layout.parse(parallel, limits.min_workers)
     _check_choices(limits, layout, precision, on_nan)
-    limits = replace(limits, replica=layout.replica_size)
+    limits = limits.in_replicas(layout.replica_size)
 
     from tradewind.jobs.settings import RunSettings
 
@@ -119,7 +119,8 @@ def fit(
         curve=_absolute(curve),
     )
     coordinator = coordinators.start(job_id)
-    wish = Wish(job_id, limits.min_workers, limits.max_workers, worker, dict(labels or {}))
+    bounds = limits.min_workers, limits.max_workers
+    wish = Wish(job_id, *bounds, worker, dict(labels or {}), replica_workers=limits.replica, can_move=True)
     coordinator.keep_checkpoints.remote(where, keep, str(layout))
     coordinator.watch_for_hangs.remote(hang_timeout_s)
     coordinator.declare.remote(asdict(wish))

@@ -12,7 +12,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -97,7 +97,7 @@ class RayCoordinators:
             coordinator = ray.get_actor(f"{COORDINATOR_PREFIX}{job_id}", namespace=RAY_NAMESPACE)
         except ValueError:
             return False
-        coordinator.set_target.remote(target.epoch, target.replicas, target.deadline_s)
+        coordinator.set_target.remote(target.epoch, target.replicas, target.deadline_s, target.replica_workers)
         return True
 
 
@@ -262,10 +262,10 @@ class Agent:
         """Tell the coordinators how many replicas the platform grants; unchanged grants are not sent again."""
         for job_id, target in targets.items():
             last = self._granted.get(job_id)
-            if last and (last.replicas, last.deadline_s) == (target.replicas, target.deadline_s):
+            if last and replace(last, epoch=target.epoch) == target:
                 continue
             epoch = last.epoch + 1 if last else max(1, int(time.time()))  # survives a new controller
-            granted = Target(epoch=epoch, replicas=target.replicas, deadline_s=target.deadline_s)
+            granted = replace(target, epoch=epoch)
             if self.coordinators.set_target(job_id, granted):
                 self._granted[job_id] = granted
 

@@ -110,7 +110,7 @@ class FakeCoordinators:
         if found is None:
             return False
         self.targets.append((job_id, target))
-        asyncio.run(found.set_target(target.epoch, target.replicas, target.deadline_s))
+        asyncio.run(found.set_target(target.epoch, target.replicas, target.deadline_s, target.replica_workers))
         return True
 
 

@@ -148,6 +148,16 @@ class Wish:
     max_workers: int
     resources: Resources
     labels: Labels = field(default_factory=dict)
+    replica_workers: int = 1  # of one replica: they come and go together
+    can_move: bool = False  # a drained node costs the job nothing: it hands over at a step boundary
+
+    @property
+    def min_replicas(self) -> int:
+        return -(-max(0, self.min_workers) // self.replica_workers)
+
+    @property
+    def max_replicas(self) -> int:
+        return self.max_workers // self.replica_workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +167,8 @@ class Target:
     epoch: int
     replicas: int
     deadline_s: float | None = None
+    replica_workers: int = 1  # as the platform counted: before the job has told its layout, a worker is a replica
+
+    @property
+    def workers(self) -> int:
+        return self.replicas * self.replica_workers

@@ -240,7 +240,7 @@ def _why_not_larger(scene: Scene, job: JobRecord) -> str:
         return "it has all the workers that it asked for"
     grants = [event for event in scene.decisions if (event.action, event.subject) == ("grant", job.job_id)]
     target = scene.plan.targets.get(job.job_id) if scene.plan else None
-    if grants and target and job.workers >= target.replicas:
+    if grants and target and job.workers >= target.workers:
         return f"it was granted {grants[-1].reason}"
     if held := _holds_of(scene, job):
         return held[0].reason

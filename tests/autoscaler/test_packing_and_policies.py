@@ -283,16 +283,32 @@ def test_targets_grow_in_turn_within_the_limits_and_the_epoch_rises_only_with_a_
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(1, 3)), min_size=1, max_size=4),
     st.none() | st.integers(0, 10),
 )
-def test_targets_stay_between_min_and_max(bounds: list[tuple[int, int]], max_nodes: int | None) -> None:
-    wishes = [Wish(str(i), low, low + more, {"GPU": 1}) for i, (low, more) in enumerate(bounds)]
+def test_targets_stay_between_min_and_max(bounds: list[tuple[int, int, int]], max_nodes: int | None) -> None:
+    wishes = [
+        Wish(str(i), low * size, (low + more) * size, {"GPU": 1}, replica_workers=size)
+        for i, (low, more, size) in enumerate(bounds)
+    ]
     targets = allocate(wishes, Limits(max_nodes=max_nodes), [SPOT])
     for wish in wishes:
-        assert wish.min_workers <= targets[wish.job_id].replicas <= wish.max_workers
-    total = sum(target.replicas for target in targets.values())
+        assert wish.min_workers <= targets[wish.job_id].workers <= wish.max_workers
+        assert targets[wish.job_id].workers == targets[wish.job_id].replicas * wish.replica_workers
+    total = sum(target.workers for target in targets.values())
     assert max_nodes is None or total <= max(max_nodes, sum(wish.min_workers for wish in wishes))
+
+
+def test_a_grant_counts_replicas_and_is_new_when_the_job_tells_its_layout() -> None:
+    before = allocate([Wish("a", 2, 8, {"GPU": 1})], Limits(max_nodes=5), [SPOT])
+    assert before["a"] == Target(1, 5)
+    wish = Wish("a", 2, 8, {"GPU": 1}, replica_workers=4)
+    after = allocate([wish], Limits(max_nodes=5), [SPOT], previous=before)
+    assert after["a"] == Target(2, 1, replica_workers=4)
+    demand = demand_of(RaySnapshot(), [wish], after)
+    assert [(need.source, need.count) for need in demand.needs] == [("job a", 4)]
+    wider = allocate([wish], Limits(max_nodes=8), [SPOT], previous=after)
+    assert wider["a"] == Target(3, 2, replica_workers=4)
 
 
 # --- holdings -------------------------------------------------------------------------------------------------------

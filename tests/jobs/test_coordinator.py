@@ -70,7 +70,7 @@ def test_the_higher_epoch_wins() -> None:
 
     taken, target = run(body)
     assert taken == [True, False, False, True]
-    assert target == {"epoch": 3, "replicas": 4, "deadline_s": None}
+    assert target == {"epoch": 3, "replicas": 4, "deadline_s": None, "replica_workers": 1}
 
 
 def test_the_wish_is_told_and_withdrawn() -> None:

@@ -66,6 +66,14 @@ def test_the_platform_can_shrink_it_but_not_below_its_minimum() -> None:
     assert decision(group, nodes, Target(3, 9)) == Keep()
 
 
+def test_the_platform_grants_replicas() -> None:
+    limits = Limits(3, 8).in_replicas(2)
+    assert limits == Limits(4, 8, 2)
+    assert sizing.goal(limits, Target(1, 3, replica_workers=2)) == 6
+    assert sizing.goal(limits, Target(1, 1, replica_workers=2)) == 4  # never below its least
+    assert sizing.goal(limits, Target(1, 5)) == 4  # counted in workers, before the job had told its layout
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=8),
     st.integers(1, 3),
