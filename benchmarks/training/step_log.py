@@ -94,13 +94,16 @@ def change(stamps: Sequence[Stamp], after_s: float, workers: int) -> Change:
     before = _by_process(stamp for stamp in stamps if stamp.attempt < new)
     since = _by_process(stamp for stamp in stamps if stamp.attempt == new)
     stayed = before.keys() & since.keys()
+    had = {name: before[name][-1].step for name in stayed}
+    last = max(had.values())
+    # Who lacked a step that another had completed gets it with the state, and says so: that is no step taken.
+    since = {name: [stamp for stamp in since[name] if not had[name] < stamp.step <= last] for name in stayed}
     gaps = [since[name][0].at_s - before[name][-1].at_s for name in stayed]
-    last = max(before[name][-1].step for name in stayed)
     return Change(
         resumed_s=max(since[name][0].at_s for name in stayed),
         gap_s=max(gaps),
         step_s=statistics.median(step for name in stayed for step in step_times(since[name])),
-        lost_steps=max(0, last + 1 - min(since[name][0].step for name in stayed)),
+        lost_steps=max(0, *(had[name] + 1 - since[name][0].step for name in stayed)),
     )
 
 

@@ -38,7 +38,7 @@ def test_a_change_is_the_gap_less_a_step_and_counts_what_was_taken_again(log: An
         steps(log, "b", {1: 1.0, 2: 2.0}, 3, 1),
         steps(log, "dead", {1: 1.0, 2: 2.0}, 3, 1),
         steps(log, "a", {4: 7.5, 5: 8.0, 6: 8.5}, 2, 2),
-        steps(log, "b", {4: 7.6, 5: 8.1, 6: 8.6}, 2, 2),
+        steps(log, "b", {3: 7.0, 4: 7.6, 5: 8.1, 6: 8.6}, 2, 2),  # 3 came with the state of a
     )
     found = log.change(stamps, after_s=2.5, workers=2)
     assert found.resumed_s == 7.6
@@ -54,6 +54,17 @@ def test_a_step_that_a_survivor_had_completed_and_takes_again_is_lost(log: Any) 
         steps(log, "a", {8: 5.0, 9: 6.0, 10: 7.0}, 1, 2),
     )
     assert log.change(stamps, after_s=2.5, workers=1).lost_steps == 2
+
+
+def test_a_step_that_one_of_two_had_completed_and_both_take_again_is_lost(log: Any) -> None:
+    stamps = in_order(
+        log,
+        steps(log, "a", {8: 1.0, 9: 2.0}, 3, 1),
+        steps(log, "b", {8: 1.0}, 3, 1),
+        steps(log, "a", {9: 5.0, 10: 6.0}, 2, 2),
+        steps(log, "b", {9: 5.0, 10: 6.0}, 2, 2),
+    )
+    assert log.change(stamps, after_s=2.5, workers=2).lost_steps == 1
 
 
 def test_a_group_on_the_way_is_passed_over(log: Any) -> None:
