@@ -63,7 +63,7 @@ def _cost(wish: Wish, offers: Sequence[Offer], resources_of: Callable[[Offer], R
     shape, workers = Shape.of(wish.resources, wish.labels), wish.replica_workers
     costs = []
     for offer in offers:
-        copies = shape.copies_in(resources_of(offer)) if shape.allows(offer.labels) else 0
+        copies = offer.hosts * shape.copies_in(resources_of(offer)) if shape.allows(offer.labels) else 0
         if copies and offer.price_uusd_per_h is not None:
             costs.append(_Cost(workers / copies, workers * offer.price_uusd_per_h / copies))
     return min(costs, key=lambda cost: cost.uusd_per_h, default=_Cost(0.0, 0.0))

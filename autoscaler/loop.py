@@ -19,7 +19,7 @@ from tradewind.autoscaler.plan import make_plan
 from tradewind.autoscaler.providers.base import PriceSource, Provider
 from tradewind.autoscaler.ray_snapshot import RayPort, RayReport, RaySnapshot, alive_by_launch_id
 from tradewind.autoscaler.reconcile import Reconciler, Record, new_launch_id
-from tradewind.autoscaler.settle import Listing, Question, settle
+from tradewind.autoscaler.settle import Listing, Question, settle, slices_of
 from tradewind.autoscaler.view import LoopSettings, View
 from tradewind.autoscaler.wanted import wanted_of
 from tradewind.errors import ProviderError, RayError
@@ -138,7 +138,8 @@ class Loop:
         self.reconciler.end(answer.terminate, {name: node.offer.market.cloud for name, node in listing.nodes.items()})
 
     def _question(self, snapshot: RaySnapshot | None, listing: Listing) -> Question:
-        in_ray = alive_by_launch_id(snapshot.nodes) if snapshot else {}
+        slices = slices_of(self.fleet.alive_nodes, listing)
+        in_ray = alive_by_launch_id(snapshot.nodes, slices) if snapshot else {}
         sent, missing = frozenset(self.reconciler.sent), self._missing_since_s
         return Question(self.fleet, listing, in_ray, sent, missing, self.settings, self.clock.now_s())
 

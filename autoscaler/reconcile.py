@@ -13,7 +13,7 @@ from tradewind.autoscaler.clock import Clock
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.autoscaler.market import MarketMemory
 from tradewind.autoscaler.providers.base import LaunchSpec, Provider
-from tradewind.autoscaler.ray_snapshot import RayPort
+from tradewind.autoscaler.ray_snapshot import DrainReason, RayPort
 from tradewind.autoscaler.view import Limits, LoopSettings, launched_since
 from tradewind.errors import AmbiguousOutcome, InvalidRequest, ProviderError, RayError, Scope
 from tradewind.events import (
@@ -188,12 +188,24 @@ class Reconciler:
                 _decision(now_s, "drain", action),
             )
         try:
-            accepted, message = self.ray.drain(action.ray_node_id, action.why, action.reason, action.deadline_s)
+            accepted, message = self._drain_hosts(action, now_s)
         except RayError as error:
             logger.warning("drain of %s has no answer, it is asked again: %s", action.launch_id, error)
             return
         if not accepted:
             self.record(DrainRefused(at_s=self.clock.now_s(), launch_id=action.launch_id, message=message))
+
+    def _drain_hosts(self, action: Drain, now_s: float) -> tuple[bool, str]:
+        """The first host answers for a slice: work for all of it comes there first. Ray cannot take a drain back, so
+        once the first host drains the others must, too: one that has got work meanwhile is given time to end it."""
+        first, *others = action.ray_node_ids
+        accepted, message = self.ray.drain(first, action.why, action.reason, action.deadline_s)
+        for host in others if accepted else ():
+            agreed, _ = self.ray.drain(host, action.why, action.reason, action.deadline_s)
+            if not agreed and action.why is DrainReason.IDLE:
+                deadline_s = now_s + self.settings.drain_timeout_s
+                self.ray.drain(host, DrainReason.PREEMPTION, "another host of its slice drains", deadline_s)
+        return accepted, message
 
     def _terminate(self, action: Terminate) -> None:
         now_s = self.clock.now_s()

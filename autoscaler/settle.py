@@ -6,7 +6,7 @@ without an answer is asked for again only under its own launch id, which the pro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
@@ -39,6 +39,12 @@ class Listing:
     blind: frozenset[str] = frozenset()
 
 
+def slices_of(records: Iterable[NodeRecord], listing: Listing) -> dict[str, int]:
+    """launch id -> number of hosts, of everything that has several."""
+    found = {node.launch_id: node.offer.hosts for node in listing.nodes.values() if node.offer.hosts > 1}
+    return found | {record.launch_id: record.offer.hosts for record in records if record.offer.hosts > 1}
+
+
 @dataclass(frozen=True, slots=True)
 class Settlement:
     events: tuple[AnyEvent, ...] = ()
@@ -54,7 +60,7 @@ class Question:
 
     fleet: FleetState
     listing: Listing
-    ray: Mapping[str, RayNode]  # by launch id
+    ray: Mapping[str, RayNode]  # by launch id; a slice as one, and only when all of its hosts have joined
     sent: frozenset[str]  # launch calls that this process has made and had no refusal of
     missing_since_s: Mapping[str, float]
     settings: LoopSettings
