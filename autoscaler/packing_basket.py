@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from tradewind.autoscaler.demand import Demand, Need
 from tradewind.autoscaler.packing import Packing, Slot
 from tradewind.autoscaler.packing_advice import advise
-from tradewind.autoscaler.packing_shop import Shop
+from tradewind.autoscaler.packing_shop import NEAR, Shop
 from tradewind.autoscaler.packing_stock import Purse, Stock
+from tradewind.model import LABEL_ZONE
 
 _LESS = 1 - 1e-9
 
@@ -32,7 +33,23 @@ class Basket:
         self.num_unserved = sum(left.count if isinstance(left, Need) else len(left.bundles) for left in unplaced)
 
     def is_better_than(self, other: Basket) -> bool:
-        return (self.num_unserved, self.price) < (other.num_unserved, other.price * _LESS)
+        return (self.num_unserved, self.price_with_distance) < (other.num_unserved, other.price_with_distance * _LESS)
+
+    @property
+    def price_with_distance(self) -> float:
+        """Nodes of gangs that lie in several zones are as much worse as another zone may be dearer."""
+        bought, where = self.packing.bought, dict[str, set[int]]()
+        for lay in self.packing.on_bought():
+            sources = [*lay.sources] * (len(lay.slots) // len(lay.sources)) if lay.bound is not None else ()
+            for index, source in zip(lay.slots.tolist(), sources, strict=False):
+                where.setdefault(source, set()).add(index)
+        scattered = {
+            index
+            for slots in where.values()
+            for index in slots
+            if len({bought[slot].labels.get(LABEL_ZONE) for slot in slots}) > 1
+        }
+        return self.price + (NEAR - 1) * sum(self.stock.price_of(bought[index]) for index in scattered)
 
     def uses(self) -> dict[str, list[str]]:
         """What lies on each bought slot, in words, by its name."""

@@ -21,6 +21,7 @@ class Asker:
     alone: bool = False  # its requests must lie on different nodes ...
     sharers: int = 1  # ... each of which so many like it may share
     may_pass_share: bool = False  # of one market
+    zone: str = ""  # where it would rather be, see `near_zone`
 
 
 class Buyer(Protocol):
@@ -53,6 +54,10 @@ class Buyer(Protocol):
         """The regions where these are cheapest first."""
         ...
 
+    def near_zone(self, pieces: Sequence[Shape]) -> str:
+        """The cheapest zone that has all of these for little more than they cost elsewhere; empty: there is none."""
+        ...
+
 
 class NoBuyer:
     """Only what is there and what is coming."""
@@ -71,3 +76,6 @@ class NoBuyer:
 
     def by_price(self, regions: Sequence[str], pieces: Sequence[Shape]) -> Sequence[str]:  # noqa: ARG002
         return regions
+
+    def near_zone(self, pieces: Sequence[Shape]) -> str:  # noqa: ARG002
+        return ""

@@ -113,8 +113,10 @@ class GangPlaces:
         ordered = regions if len(regions) < 2 else self._buyer.by_price(regions, (piece,) * size)
         for region in ordered:
             if len(slots) < len(alike):
-                asker = Asker(gang_source(alike[0]), size, True, place is apart)
-                new = self._buy_alike(self._in(piece, region), size, len(alike) - len(slots), place, asker)
+                shape = self._in(piece, region)
+                zone = self._buyer.near_zone((shape,) * size)
+                asker = Asker(gang_source(alike[0]), size, True, place is apart, zone=zone)
+                new = self._buy_alike(shape, size, len(alike) - len(slots), place, asker)
                 put_rows(self._rooms, piece, new)
                 slots = np.concatenate([slots, new])
         yield from self._lays_alike(piece, size, alike, slots, place is apart, len(regions) > 1)
@@ -233,6 +235,7 @@ class GangPlaces:
         """Where the pieces would lie. Leaves the rooms as they were, but for slots that were bought with success."""
         before, attempt = len(self._rooms), _Attempt(set(self._held_by(gang)))
         fresh_only = gang.strategy is Strategy.STRICT_SPREAD
+        zone = self._buyer.near_zone([self._in(piece, region) for piece in pieces]) if buying else ""
         if within is None:
             for piece in dict.fromkeys(pieces):
                 self._candidates(self._in(piece, region))  # looked up while nothing is taken yet
@@ -241,7 +244,7 @@ class GangPlaces:
             index = self._find(shape, attempt, fresh_only, within)
             if index is None and buying:
                 count = 1 if fresh_only else len(pieces) - number
-                index = self._buy(shape, count, Asker(gang_source(gang), len(pieces), True, fresh_only))
+                index = self._buy(shape, count, Asker(gang_source(gang), len(pieces), True, fresh_only, zone=zone))
             if index is None:
                 break
             self._rooms.put(index, shape, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,13 +10,15 @@ import numpy as np
 
 from tradewind.autoscaler.packing_buyer import Asker
 from tradewind.autoscaler.packing_gangs import fits_slice
-from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Ints, Rooms, Slot
+from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Floats, Ints, Rooms, Slot
 from tradewind.autoscaler.packing_rules import gang_source
 from tradewind.autoscaler.packing_stock import Purse, Stock
 from tradewind.autoscaler.ray_snapshot import Gang
 from tradewind.autoscaler.shape import EPSILON, Shape
 from tradewind.model import Offer
 
+# What it may cost more to have a gang in one zone: traffic between zones is slower, and clouds charge for it.
+NEAR = 1.05
 _PROPOSED = Asker("", 0)
 
 
@@ -39,6 +42,10 @@ class Shop:
         self._named = 0
         self._shares: dict[tuple[str, str], int] = {}  # (source, market) -> requests
         self._regions_by_price: dict[tuple[Shape, ...], list[str]] = {}
+        self._near_zones: dict[tuple[Shape, ...], str] = {}
+        self._zones = sorted({offer.market.zone for offer in stock.offers})
+        codes = {zone: code for code, zone in enumerate(self._zones)}
+        self._zone_codes = np.array([codes[offer.market.zone] for offer in stock.offers], np.int64)
 
     # --- as a Buyer -------------------------------------------------------------------------------------------
 
@@ -47,7 +54,7 @@ class Shop:
         served = np.minimum(self.stock.copies(shape), asker.sharers if asker.alone else count)
         fitting = np.flatnonzero(served)
         each = self.stock.prices[fitting] / served[fitting]
-        for index in fitting[np.lexsort((self.stock.prices[fitting], each))].tolist():
+        for index in self._ranked(fitting, each, asker):
             number = max(1, count if asker.alone else count // int(served[index]))
             if slots := self._buy_some(index, number, int(served[index]), asker):
                 return slots
@@ -73,6 +80,12 @@ class Shop:
                 self.regions, key=lambda region: (self._price_in(region, pieces), region)
             )
         return [region for region in self._regions_by_price[key] if region in regions]
+
+    def near_zone(self, pieces: Sequence[Shape]) -> str:
+        key = tuple(pieces)
+        if key not in self._near_zones:
+            self._near_zones[key] = self._nearest(key)
+        return self._near_zones[key]
 
     # --- caps -------------------------------------------------------------------------------------------------
 
@@ -119,6 +132,28 @@ class Shop:
             if copies and self.allowed(offer, asker) > 0:
                 return self._take(hosts, 1, Purchase(offer, asker, copies))
         return ()
+
+    def _ranked(self, fitting: Ints, each: Floats, asker: Asker) -> list[int]:
+        """The cheapest per request first; for a gang that would rather be in one zone, those there that cost little
+        more before all others. At the same price a gang takes fewer nodes."""
+        prices = self.stock.prices[fitting]
+        order = np.lexsort((-prices if asker.is_gang and not asker.alone else prices, each))
+        if asker.zone and len(order):
+            here = self._zone_codes[fitting] == self._zones.index(asker.zone)
+            far = ~(here & (each <= NEAR * each[order[0]]))
+            order = order[np.argsort(far[order], kind="stable")]
+        return [int(index) for index in fitting[order]]
+
+    def _nearest(self, pieces: Sequence[Shape]) -> str:
+        """Every piece must be near its cheapest price there, so that the whole is, too."""
+        total = np.zeros(len(self._zones))
+        for piece, count in Counter(pieces).items():
+            copies: Ints = np.minimum(self.stock.copies(piece), count)
+            fitting, cheapest = np.flatnonzero(copies), np.full(len(self._zones), np.inf)
+            np.minimum.at(cheapest, self._zone_codes[fitting], self.stock.prices[fitting] / copies[fitting])
+            total += np.where(cheapest <= NEAR * cheapest.min(initial=np.inf), count * cheapest, np.inf)
+        best = int(total.argmin()) if len(total) else 0
+        return self._zones[best] if len(total) and total[best] < np.inf else ""
 
     def _take(self, hosts: Sequence[Slot], number: int, purchase: Purchase) -> list[Slot]:
         found = []

@@ -65,8 +65,9 @@ class NodeInfo:
     state: NodeState
     since_s: float  # when it came into this state
     accelerator: str = ""
-    accelerator_count: float = 0.0
-    price_uusd_per_h: int | None = None  # None: unknown
+    accelerator_count: float = 0.0  # of one host
+    hosts: int = 1  # a TPU slice is one node of several hosts
+    price_uusd_per_h: int | None = None  # of all hosts together; None: unknown
     jobs: tuple[str, ...] = ()
     cost_uusd: int = 0
     end: EndReason | None = None

@@ -84,7 +84,7 @@ def nodes_table(nodes: Sequence[NodeInfo], width: int = WIDTH) -> str:
             node.launch_id,
             node.end or node.state,
             f"{node.cloud}/{node.zone}",
-            f"{node.instance_type} {'spot' if node.capacity == 'spot' else 'od'}",
+            f"{node.instance_type} {'spot' if node.capacity == 'spot' else 'od'}{hosts_text(node.hosts)}",
             "?" if node.price_uusd_per_h is None else format_usd(node.price_uusd_per_h),
             ",".join(node.jobs) or node.detail or node.reason,
         )
@@ -234,8 +234,11 @@ def offer_text(offer: Offer) -> str:
 
 def brings_text(offer: Offer) -> str:
     accelerators = f"{offer.accelerator_count:g} x {offer.accelerator}, " if offer.accelerator else ""
-    hosts = f", {offer.hosts} hosts" if offer.hosts > 1 else ""
-    return f"{accelerators}{offer.vcpus:g} CPUs, {offer.memory_gib:g} GiB{hosts}"
+    return f"{accelerators}{offer.vcpus:g} CPUs, {offer.memory_gib:g} GiB{hosts_text(offer.hosts)}"
+
+
+def hosts_text(hosts: int) -> str:
+    return f", {hosts} hosts" if hosts > 1 else ""
 
 
 def price_text(uusd_per_h: int | None) -> str:

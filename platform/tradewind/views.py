@@ -56,6 +56,7 @@ def node_info(
         capacity=offer.market.capacity,
         accelerator=offer.accelerator,
         accelerator_count=offer.accelerator_count,
+        hosts=offer.hosts,
         state=node.state,
         since_s=node.state_since_s,
         price_uusd_per_h=offer.price_uusd_per_h if price_uusd_per_h is None else price_uusd_per_h,

@@ -23,7 +23,9 @@ from tradewind.events import (
     TerminateRequested,
 )
 from tradewind.model import EndReason, JobSpec, Offer
+from tradewind.render import nodes_table
 from tradewind.states import JobState, NodeState
+from tradewind.views import node_info
 
 SETTINGS = LoopSettings(fleet="test", idle_timeout_s=30, min_node_life_s=20, boot_timeout_s=100, drain_timeout_s=40)
 
@@ -222,3 +224,11 @@ def test_a_single_tpu_machine_is_a_slice_of_its_own() -> None:
     w.run(30)
     assert w.ray.waiting == 0
     assert launched(w) == ["tpu-v4-8"]
+
+
+def test_a_slice_is_shown_with_its_hosts() -> None:
+    w = world()
+    reserve(w)
+    w.run(5)
+    shown = nodes_table([node_info(node, w.fleet.jobs.values()) for node in w.fleet.nodes.values()])
+    assert "tpu-v4-16 spot, 2 hosts" in shown
