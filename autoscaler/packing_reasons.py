@@ -13,6 +13,7 @@ from tradewind.autoscaler.packing_buyer import Asker
 from tradewind.autoscaler.packing_loads import Loads, Options
 from tradewind.autoscaler.packing_rooms import Slot
 from tradewind.autoscaler.packing_rules import gang_source, names_a_place, pieces_of
+from tradewind.autoscaler.packing_slots import hosts_of
 from tradewind.autoscaler.packing_stock import Purse, Stock, is_open
 from tradewind.autoscaler.ray_snapshot import Gang
 from tradewind.autoscaler.shape import Shape, format_amount
@@ -153,13 +154,13 @@ def _limit_reached(offers: Sequence[Offer], asker: Asker, purses: Sequence[Purse
 
 
 def _copies(offer: Offer, shape: Shape, view: View) -> int:
-    return shape.copies_in(view.resources_of(offer)) if shape.allows(offer.labels) else 0
+    return sum(shape.copies_in(room) for room, labels in hosts_of(offer, view) if shape.allows(labels))
 
 
 def _what_is_missing(shape: Shape, view: View) -> str:
     if not view.offers:
         return "there are no offers: no cloud is configured, or none answers"
-    rooms = [view.resources_of(offer) for offer in view.offers]
+    rooms = [room for offer in view.offers for room, _ in hosts_of(offer, view)]
     for name, amount in shape.resources:
         largest = max(room.get(name, 0.0) for room in rooms)
         if largest < amount:

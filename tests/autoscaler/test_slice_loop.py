@@ -9,7 +9,7 @@ import pytest
 from tradewind.autoscaler.ray_snapshot import DrainReason, RayStatus, Strategy
 from tradewind.autoscaler.slices import LABEL_TPU_POD, LABEL_TPU_SLICE, LABEL_TPU_WORKER
 from tradewind.autoscaler.testing import World, make_offer
-from tradewind.autoscaler.view import LoopSettings
+from tradewind.autoscaler.view import Limits, LoopSettings
 from tradewind.cost.ledger import Ledger
 from tradewind.events import (
     AnyEvent,
@@ -224,6 +224,18 @@ def test_a_single_tpu_machine_is_a_slice_of_its_own() -> None:
     w.run(30)
     assert w.ray.waiting == 0
     assert launched(w) == ["tpu-v4-8"]
+
+
+def test_a_reservation_that_no_limit_allows_is_held_with_that_reason() -> None:
+    w = World((ONE, TWO, FOUR), replace(SETTINGS, limits=Limits(max_uusd_per_h=5_000_000)))
+    w.ray.submit_gang([HEAD], Strategy.PACK, HEAD_LABELS, JOB)
+    [hold] = w.loop.tick().holds
+    assert hold.reason == "the limit of $5.00 per hour leaves too little for it"
+    assert hold.shape is None  # it is not impossible
+    w.ray.submit_gang([{"TPU-v4-64-head": 1.0}], Strategy.PACK, None, JOB)
+    assert [hold.reason for hold in w.loop.tick().holds if hold.shape is not None] == [
+        "no offer has TPU-v4-64-head: 1 (the largest has none)"
+    ]
 
 
 def test_a_slice_is_shown_with_its_hosts() -> None:
