@@ -171,5 +171,15 @@ class Shop:
             count = pieces.count(piece)
             copies: Ints = np.minimum(self.stock.copies(piece), count) * self.stock.in_region(region)
             each = np.divide(self.stock.prices, copies, out=np.full(len(copies), np.inf), where=copies > 0)
-            total += count * float(each.min(initial=np.inf))
+            cheapest = float(each.min(initial=np.inf))
+            total += count * (cheapest if cheapest < np.inf else self._slice_price_in(region, piece, count))
         return total
+
+    def _slice_price_in(self, region: str, piece: Shape, count: int) -> float:
+        """Of one piece, for what no single host has."""
+        prices = [np.inf]
+        for offer, hosts in self.stock.slices:
+            if offer.market.region == region:
+                copies = min(int(Rooms(hosts).copies(piece).sum()), count)
+                prices.append(self.stock.price_of(hosts[0]) / copies if copies else np.inf)
+        return min(prices)

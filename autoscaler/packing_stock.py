@@ -122,7 +122,7 @@ class Stock:
 
     @property
     def regions(self) -> list[str]:
-        return sorted({offer.market.region for offer in self.offers})
+        return sorted({offer.market.region for offer in (*self.offers, *(offer for offer, _ in self.slices))})
 
     def in_region(self, region: str) -> Bools:
         if region not in self._in_region:
