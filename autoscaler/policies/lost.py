@@ -25,7 +25,8 @@ def _why_lost(node: NodeView, now_s: float, settings: LoopSettings) -> str:
         case NodeState.REQUESTED | NodeState.BOOTING:
             return _why_never_joined(node, now_s, settings)
         case NodeState.READY:
-            return "" if node.is_in_ray else "Ray lost it, the cloud still bills it"
+            what = "it" if node.requested.offer.hosts == 1 else "a host of it"
+            return "" if node.is_in_ray else f"Ray lost {what}, the cloud still bills it"
         case NodeState.DRAINING:
             return _why_drained(node, now_s, settings)
         case _:

@@ -132,7 +132,9 @@ def test_a_slice_is_lost_with_any_of_its_hosts() -> None:
     w.run(5)
     w.ray.kill("n1", host=1)
     w.run(5)
-    assert "n1" in w.cloud.terminate_calls
+    [asked] = of_kind(w, TerminateRequested)
+    assert isinstance(asked, TerminateRequested)
+    assert asked.reason == "Ray lost a host of it, the cloud still bills it"
     [gone] = of_kind(w, NodeGone)
     assert isinstance(gone, NodeGone)
     assert (gone.launch_id, gone.end) == ("n1", EndReason.TERMINATED)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tradewind.autoscaler.allocate import allocate
 from tradewind.autoscaler.demand import Demand, Need
 from tradewind.autoscaler.fleet import NodeRecord
 from tradewind.autoscaler.packing_stock import Cap
@@ -16,9 +17,9 @@ from tradewind.autoscaler.ray_snapshot import Gang, RayNode, RaySnapshot, RaySta
 from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.slices import LABEL_TPU_POD, LABEL_TPU_SLICE, LABEL_TPU_TOPOLOGY, LABEL_TPU_WORKER, tpu_hosts
 from tradewind.autoscaler.testing import World, make_offer
-from tradewind.autoscaler.view import LoopSettings, NodeView, View
+from tradewind.autoscaler.view import Limits, LoopSettings, NodeView, View
 from tradewind.events import LaunchRequested
-from tradewind.model import Offer
+from tradewind.model import Offer, Wish
 from tradewind.states import NodeState
 
 HOST = Shape.of({"CPU": 1, "TPU": 4})
@@ -116,6 +117,12 @@ def test_a_sold_out_slice_is_had_in_another_zone_within_the_tick() -> None:
     w.ray.submit_gang([dict(HOST.resources)] * 2, Strategy.SPREAD)
     w.loop.tick()
     assert [node.offer for node in w.cloud.alive()] == [other]
+
+
+def test_a_training_job_is_granted_the_hosts_of_a_slice() -> None:
+    wish = Wish("job-1", 1, 8, {"TPU": 4.0})
+    assert allocate([wish], Limits(max_nodes=1), [TWO])["job-1"].replicas == 2
+    assert allocate([wish], Limits(max_uusd_per_h=12_000_000), [FOUR])["job-1"].replicas == 4
 
 
 REQUESTS = st.lists(st.sampled_from(["head-2", "head-4", "gang-2", "gang-4", "host", "chip"]), min_size=1, max_size=4)
