@@ -62,7 +62,7 @@ def test_other_machines_have_none_of_it() -> None:
 
 def host(number: int, status: RayStatus, idle_s: float = 0.0) -> RayNode:
     room = {} if status is DEAD else {"TPU": 4.0}
-    labels = {} if status is DEAD else {LABEL_TPU_WORKER: str(number)}  # Ray forgets the labels of the dead
+    labels = {} if status is DEAD else {LABEL_TPU_WORKER: str(number)}  # not relied on of the dead
     return RayNode(f"{number:056x}", "n1", status, room, room, labels, idle_s)
 
 

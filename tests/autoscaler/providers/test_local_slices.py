@@ -181,8 +181,10 @@ def test_a_slice_reserved_by_rays_own_means_is_bought_used_and_gone(cell: Any, f
             assert host.total.items() >= {**SLICE.resources, **tpu.resources}.items()
             assert ("TPU-v4-16-head" in host.total) is (tpu.number == 0)
         assert process.stdout.readline().split() == [f"{name}:0", f"{name}:1"]
-    finally:
         process.communicate("give it back\n", timeout=60)
+    finally:
+        process.kill()
+        process.wait()
     fleet.tick_until(lambda: fleet.state.nodes[name].state is NodeState.GONE, "the slice gone")
     assert len(fleet.of_kind(LaunchRequested)) == 1
     assert fleet.state.nodes[name].end is EndReason.TERMINATED
