@@ -10,11 +10,8 @@ import pytest
 
 from tradewind.autoscaler.forecast import Forecaster, Outlook, Step
 from tradewind.autoscaler.forecast.blend import Blend, pinball
-from tradewind.autoscaler.forecast.book import ForecastBook
 from tradewind.autoscaler.forecast.buy_ahead import NodeEconomics, prewarm
 from tradewind.autoscaler.forecast.candidates import CANDIDATES, LEVELS, MEDIAN
-from tradewind.autoscaler.forecast.series import SeriesKey, Steps
-from tradewind.autoscaler.shape import Shape
 
 STEP_S = 3600.0
 STEPS = 320
@@ -163,28 +160,3 @@ def test_nothing_is_bought_ahead_without_a_forecast() -> None:
     any_price = NodeEconomics(1, 600, 600, 1, 10**9)
     assert prewarm(None, 0.0, any_price, 10).nodes == 0
     assert prewarm(outlook_of(*[4.0] * 7, has_interval=False), 0.0, any_price, 10).nodes == 0
-
-
-KEY = SeriesKey("a", Shape.of({"GPU": 1.0}))
-
-
-def test_the_book_begins_a_series_at_its_first_demand_and_forgets_it_long_after_the_last() -> None:
-    book = ForecastBook(60.0, (60.0,), window=24)
-    book.observe(0.0, {})
-    assert book.forecasts(0.0) == {}
-    for minute in range(1, 20):
-        book.observe(minute * 60.0, {KEY: 2.0} if minute < 10 else {})
-    assert list(book.forecasts(1200.0)) == [KEY]
-    for minute in range(20, 40):
-        book.observe(minute * 60.0, {})
-    assert book.forecasts(2400.0) == {}
-
-
-def test_a_book_that_is_loaded_goes_on_where_the_log_ended() -> None:
-    values = np.array([2.0, 4.0] * 20)
-    book = ForecastBook(60.0, (60.0,), window=48)
-    book.load({KEY: Steps(0.0, 60.0, values)})
-    assert book.forecasts(40 * 60.0)[KEY].steps == 40
-    book.observe(40 * 60.0, {KEY: 2.0})
-    book.observe(41 * 60.0, {KEY: 4.0})
-    assert book.forecasts(41 * 60.0)[KEY].steps == 41
