@@ -189,7 +189,7 @@ def read(options: argparse.Namespace) -> list[Named]:
     )
 
 
-def parse() -> argparse.Namespace:
+def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--series", type=Path, action="append", default=[], help="CSV with one row per time")
     parser.add_argument("--time", default="", help="its time column: seconds or ISO dates")
@@ -211,11 +211,11 @@ def parse() -> argparse.Namespace:
         "--peer-cpu-s", type=float, default=60.0, help="CPU seconds of one peer on one series (default 60)"
     )
     parser.add_argument("--json", action="store_true")
-    return parser.parse_args()
+    return parser.parse_args(given)
 
 
 def main() -> int:
-    options = parse()
+    options = parse_arguments()
     horizons = tuple(sorted({int(part) for part in options.horizons.split(",")}))
     peers, missing = available()
     series = read(options)
