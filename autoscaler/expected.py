@@ -12,12 +12,23 @@ from dataclasses import replace
 
 from tradewind.autoscaler.demand import Need
 from tradewind.autoscaler.forecast import GrowthBook, NodeEconomics, Outlook, SeriesKey, prewarm
+from tradewind.autoscaler.forecast.forecaster import FEWEST_ERRORS
 from tradewind.autoscaler.packing_rooms import ANY_NUMBER
 from tradewind.autoscaler.view import LoopSettings, View
 
 
+def step_s_of(settings: LoopSettings) -> float:
+    """Of the forecast that nodes are bought by."""
+    return max(settings.forecast_step_s, settings.usual_boot_s)
+
+
 def new_book(settings: LoopSettings) -> GrowthBook:
-    return GrowthBook(max(settings.forecast_step_s, settings.usual_boot_s))
+    return GrowthBook(step_s_of(settings))
+
+
+def history_needed_s(settings: LoopSettings) -> float:
+    """How long a series must have been seen before anything is bought ahead for it."""
+    return (FEWEST_ERRORS + 1) * step_s_of(settings)
 
 
 def outlooks_of(view: View) -> Iterator[tuple[SeriesKey, Outlook]]:

@@ -16,7 +16,8 @@ import numpy as np
 
 from tradewind.autoscaler.forecast.history import Array, History, Rows
 
-LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
+# Up to 99 %: where waiting is dear, nodes are bought for a chance of a few percent.
+LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
 MEDIAN = LEVELS.index(0.5)
 
 WEIGHTINGS = (

@@ -118,6 +118,17 @@ def _area_until(edges_s: Array, spans: Sequence[Span], zero_s: float) -> Array:
     return total
 
 
+def levels_of_spans(spans: Sequence[Span], moments_s: Array) -> Array:
+    """What was wanted at these moments."""
+    starts = sorted((span.start_s, span.amount) for span in spans)
+    ends = sorted((span.end_s, span.amount) for span in spans)
+    total = np.zeros(len(moments_s))
+    for sign, edges in ((1.0, starts), (-1.0, ends)):
+        count = np.searchsorted([at_s for at_s, _ in edges], moments_s, side="right")
+        total += sign * np.concatenate([[0.0], np.cumsum([amount for _, amount in edges])])[count]
+    return np.maximum(total, 0.0)
+
+
 def series_of_jobs(rows: Iterable[tuple[float, float, float]], step_s: float) -> Steps:
     """(submit, duration, accelerators) of each job -> accelerators wanted. A row that says nothing is left out."""
     spans = [Span(submit, submit + duration, amount) for submit, duration, amount in rows if _is_job(submit, duration)]
@@ -150,47 +161,64 @@ def unit_of(shape: Shape) -> tuple[Shape, int]:
     return Shape(unit, shape.selectors), round(lead)
 
 
-def series_of_events(events: Iterable[AnyEvent], step_s: float, until_s: float) -> dict[SeriesKey, Steps]:
-    """Requests of each shape and tenant, by step, out of the event log."""
-    return {
-        key: series_of_spans(spans, step_s, until_s) for key, spans in sorted(spans_of_events(events, until_s).items())
-    }
-
-
 def spans_of_events(events: Iterable[AnyEvent], until_s: float) -> Mapping[SeriesKey, list[Span]]:
     """A job that states its workers wants them from its submission to its end. One that asks Ray for its resources
     itself is known by what it holds."""
-    wanted = _Wanted()
+    fold = DemandFold()
     for event in events:
-        if isinstance(event, JobSubmitted):
-            wanted.submitted(event)
-        elif isinstance(event, HoldingChanged):
-            wanted.holding(event)
-        elif isinstance(event, JobStateChanged) and is_over(event.state):
-            wanted.over(event.job_id, event.at_s)
-    for job_id in list(wanted.places):
-        wanted.over(job_id, until_s)
-    return wanted.spans
+        fold.apply(event)
+    return fold.spans(until_s)
 
 
-class _Wanted:
-    """The fold: what each job wants at the moment, by place ("" or the node that it holds), and what is over."""
+class DemandFold:
+    """What each job wants at the moment, by place ("" or the node that it holds), and what is over."""
 
     def __init__(self) -> None:
-        self.spans: dict[SeriesKey, list[Span]] = {}
-        self.places: dict[str, dict[str, tuple[SeriesKey, float, float]]] = {}  # job -> place -> key, since, amount
+        self._over: dict[SeriesKey, list[Span]] = {}
+        self._places: dict[str, dict[str, tuple[SeriesKey, float, float]]] = {}  # job -> place -> key, since, amount
         self._tenants: dict[str, str] = {}
 
-    def submitted(self, event: JobSubmitted) -> None:
+    def apply(self, event: AnyEvent) -> None:
+        if isinstance(event, JobSubmitted):
+            self._submitted(event)
+        elif isinstance(event, HoldingChanged):
+            self._holding(event)
+        elif isinstance(event, JobStateChanged) and is_over(event.state):
+            places = self._places.pop(event.job_id, {})
+            for place in list(places):
+                self._close(places, place, event.at_s)
+
+    def spans(self, until_s: float) -> dict[SeriesKey, list[Span]]:
+        """Everything that was wanted; what still is ends at `until_s`."""
+        found = {key: list(spans) for key, spans in self._over.items()}
+        for places in self._places.values():
+            for key, since_s, amount in places.values():
+                found.setdefault(key, []).append(Span(since_s, max(until_s, since_s), amount))
+        return found
+
+    def wanted(self) -> dict[SeriesKey, float]:
+        """At the moment."""
+        found: dict[SeriesKey, float] = {}
+        for places in self._places.values():
+            for key, _, amount in places.values():
+                found[key] = found.get(key, 0.0) + amount
+        return found
+
+    def forget(self, before_s: float) -> None:
+        """What was over by then."""
+        kept = {key: [span for span in spans if span.end_s > before_s] for key, spans in self._over.items()}
+        self._over = {key: spans for key, spans in kept.items() if spans}
+
+    def _submitted(self, event: JobSubmitted) -> None:
         spec = event.spec
         self._tenants[event.job_id] = spec.tenant
-        self.places[event.job_id] = {}
+        self._places[event.job_id] = {}
         if spec.max_workers and spec.worker_resources:
             key = SeriesKey(spec.tenant, Shape.of(spec.worker_resources, spec.worker_labels))
-            self.places[event.job_id][""] = (key, event.at_s, float(spec.max_workers))
+            self._places[event.job_id][""] = (key, event.at_s, float(spec.max_workers))
 
-    def holding(self, event: HoldingChanged) -> None:
-        places = self.places.get(event.job_id)
+    def _holding(self, event: HoldingChanged) -> None:
+        places = self._places.get(event.job_id)
         if places is None or "" in places:
             return  # it has ended, or said what it wants
         self._close(places, event.launch_id, event.at_s)
@@ -198,12 +226,7 @@ class _Wanted:
         if shape.resources:
             places[event.launch_id] = (SeriesKey(self._tenants[event.job_id], shape), event.at_s, float(count))
 
-    def over(self, job_id: str, at_s: float) -> None:
-        places = self.places.pop(job_id, {})
-        for place in list(places):
-            self._close(places, place, at_s)
-
     def _close(self, places: dict[str, tuple[SeriesKey, float, float]], place: str, at_s: float) -> None:
         if place in places:
             key, since_s, amount = places.pop(place)
-            self.spans.setdefault(key, []).append(Span(since_s, at_s, amount))
+            self._over.setdefault(key, []).append(Span(since_s, at_s, amount))

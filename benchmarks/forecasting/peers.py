@@ -3,16 +3,17 @@
 
 Each answers with an array (origins, horizons, 2): the median and the 90 % quantile, never below zero. Persistence and
 yesterday have no quantile of their own; they get the empirical one of their past errors. statsforecast and LightGBM are
-fitted anew only every `refit_every` origins (said in the output); between, AutoETS goes on with its parameters over
-all new values, and LightGBM sees them as features.
+fitted anew only every `refit_every` origins, and no more after `budget_s` seconds of CPU on a series (both said in the
+output); between, AutoETS goes on with its parameters over all new values, and LightGBM sees them as features.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,8 @@ class Task:
     origins: range
     season: int  # steps of a day
     refit_every: int
+    budget_s: float = float("inf")  # of CPU, for a peer's fits and forecasts of this series
+    capped: set[str] = field(default_factory=set)  # peers that have used it up
 
 
 Peer = Callable[[Task], Array]
@@ -66,11 +69,12 @@ def autoets(task: Task) -> Array:
     answers = np.zeros((len(task.origins), len(task.horizons), 2))
     steps = np.array(task.horizons) - 1
     model: Any = None
+    within = _budget(task, "AutoETS")
     for row, origin in enumerate(task.origins):
         seen = task.values[: origin + 1]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if row % task.refit_every == 0:
+            if row == 0 or (row % task.refit_every == 0 and within()):
                 model = AutoETS(season_length=task.season).fit(seen)
             found = model.forward(seen, h=max(task.horizons), level=[80])
         answers[row, :, 0] = found["mean"][steps]
@@ -81,18 +85,37 @@ def autoets(task: Task) -> Array:
 def lightgbm(task: Task) -> Array:
     """Quantile regression on lags, means and the calendar; the target is the change from the last value."""
     answers = np.zeros((len(task.origins), len(task.horizons), 2))
-    for column, horizon in enumerate(task.horizons):
-        features = _features(task, horizon)
-        for start in range(0, len(task.origins), task.refit_every):
-            origins = np.array(task.origins[start : start + task.refit_every])
-            known = np.arange(0, origins[0] - horizon + 1)
-            change = task.values[known + horizon] - task.values[known]
-            for place, quantile in enumerate((0.5, 0.9)):
-                model = _lightgbm_fit(features[known], change, quantile)
-                answers[start : start + len(origins), column, place] = task.values[origins] + model.predict(
-                    features[origins]
-                )
+    features = [_features(task, horizon) for horizon in task.horizons]
+    models: list[list[Any]] = []
+    within = _budget(task, "LightGBM")
+    for start in range(0, len(task.origins), task.refit_every):
+        origins = np.array(task.origins[start : start + task.refit_every])
+        if start == 0 or within():
+            models = [_lightgbm_fits(task, features[i], horizon, origins[0]) for i, horizon in enumerate(task.horizons)]
+        for column, pair in enumerate(models):
+            for place, model in enumerate(pair):
+                change = model.predict(features[column][origins])
+                answers[start : start + len(origins), column, place] = task.values[origins] + change
     return np.maximum(answers, 0.0)
+
+
+def _lightgbm_fits(task: Task, features: Array, horizon: int, origin: int) -> list[Any]:
+    """For the median and the 90 % quantile, on what is known at the origin."""
+    known = np.arange(0, origin - horizon + 1)
+    change = task.values[known + horizon] - task.values[known]
+    return [_lightgbm_fit(features[known], change, quantile) for quantile in (0.5, 0.9)]
+
+
+def _budget(task: Task, who: str) -> Callable[[], bool]:
+    """Says whether it may be fitted again; who may not is noted."""
+    until_s = time.process_time() + task.budget_s
+
+    def within() -> bool:
+        if time.process_time() > until_s:
+            task.capped.add(who)
+        return who not in task.capped
+
+    return within
 
 
 def _lightgbm_fit(features: Array, target: Array, quantile: float) -> Any:

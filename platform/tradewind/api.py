@@ -20,6 +20,9 @@ from tradewind.states import JobState, NodeState
 SERVICE = "tradewind"  # how /healthz tells our server from another one on a re-used port
 MAX_WAIT_S = 30.0  # the longest that a long poll holds a connection
 
+FORECAST_HOURS = 12.0  # of history, unless told otherwise
+FORECAST_SERIES = 3
+
 About = Literal["node", "job", "now"]  # what a story can be about
 Count = Annotated[int, Field(ge=0)]
 Text = Annotated[str, Field(min_length=1)]
@@ -138,6 +141,75 @@ class Story:
         from tradewind.render import story_text
 
         return story_text(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandPoint:
+    """How much was wanted, on average over the time to the point before it; of the last point: at this moment."""
+
+    at_s: float
+    amount: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastPoint:
+    """Demand is under each quantile as often as its name says."""
+
+    at_s: float
+    p10: float
+    p50: float
+    p90: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HorizonForecast:
+    """What will be wanted, and how good such forecasts have been on this series; newer ones count more."""
+
+    ahead_s: float
+    point: ForecastPoint
+    has_interval: bool  # False: too few past errors are known, and every quantile is the last value
+    model: str
+    reason: str  # why this model
+    scored: int  # past forecasts whose outcome is known
+    wape: float | None = None  # absolute errors of the median by demand; None: nothing was wanted yet
+    persistence_wape: float | None = None
+    # Share of outcomes under p90, and under or at it: demand often stands still, and then meets it exactly.
+    under_p90: float | None = None
+    covered_p90: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesForecast:
+    """The demand of one tenant for one shape. Amounts count requests of the shape."""
+
+    tenant: str
+    shape: str
+    now: float  # wanted at this moment
+    history: tuple[DemandPoint, ...]
+    ahead: tuple[HorizonForecast, ...] = ()  # by horizon; empty: too little history
+    said: tuple[ForecastPoint, ...] = ()  # what had been forecast for the past, `said_ahead_s` before each moment
+    said_ahead_s: float = 0.0
+    since_s: float = 0.0  # when it was first asked for, as far as is looked back
+    needed_s: float = 0.0  # how much of history it takes before quantiles are given
+    is_used: bool = False  # whether nodes are bought by a forecast of this series
+    use: str = ""  # why, or why not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastReport:
+    """What was wanted, what will be, and how far to trust it: told from the event log. Print it to see charts."""
+
+    fleet: str
+    made_at_s: float
+    hours: float  # of history
+    series: tuple[SeriesForecast, ...] = ()  # the most wanted first
+    others: tuple[str, ...] = ()  # series that were left out: tenant and shape
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        from tradewind.forecast_text import forecast_text
+
+        return forecast_text(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,6 +377,11 @@ class ControllerPort(Protocol):
 
     def why(self, about: About, subject: str = "", last: int | None = None) -> Story:
         """`subject` is an id or a beginning that only one has; `last` is how many lines at the most."""
+        ...
+
+    def forecast(self, what: str = "", hours: float = FORECAST_HOURS, most: int = FORECAST_SERIES) -> ForecastReport:
+        """`what` is a tenant, or (a part of) a shape; empty: all. At the most so many series, the most wanted first.
+        Raises NotFound where nothing like it was asked for."""
         ...
 
     def preempt(self, target: str, notice_s: float | None) -> Sequence[str]:

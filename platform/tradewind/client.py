@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from urllib.parse import quote
 
 from tradewind.api import (
+    FORECAST_HOURS,
+    FORECAST_SERIES,
     MAX_WAIT_S,
     About,
     EventLine,
     FleetStatus,
+    ForecastReport,
     JobInfo,
     LogChunk,
     NodeInfo,
@@ -190,6 +193,13 @@ class Fleet:
         """
         path = "/v1/why/now" if about == "now" else f"/v1/why/{about}/{quote(subject, safe='')}"
         return self.wire.get(path, Story, last=last)
+
+    def forecast(self, what: str = "", hours: float = FORECAST_HOURS, most: int = FORECAST_SERIES) -> ForecastReport:
+        """Demand of each tenant and shape: its past, quantiles of what is coming, and how good they have been.
+
+        `what` is a tenant or a part of a shape. Print it to see charts; `series` holds plain values to plot.
+        """
+        return self.wire.get("/v1/forecast", ForecastReport, what=what, hours=hours, most=most)
 
     def preempt(self, target: str, notice: str | float | None = None) -> list[str]:
         """Play the cloud: take the node of this launch id, or those of markets like "aws/*/spot" (local cloud only)."""

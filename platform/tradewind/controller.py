@@ -23,10 +23,13 @@ from pydantic import TypeAdapter
 from tradewind import __version__
 from tradewind.agent import Agent
 from tradewind.api import (
+    FORECAST_HOURS,
+    FORECAST_SERIES,
     About,
     DemandLine,
     EventLine,
     FleetStatus,
+    ForecastReport,
     JobInfo,
     LogChunk,
     NodeInfo,
@@ -45,6 +48,7 @@ from tradewind.autoscaler.providers.raylets import LocalHead
 from tradewind.cost.receipt import Bill, Receipt, bill, receipt
 from tradewind.errors import ConfigError, ControllerError, JobError, Problem, RayError, TradewindError
 from tradewind.events import KINDS, ControllerStarted, ControllerStopped, JobStateChanged, JobSubmitted
+from tradewind.forecast_view import ForecastDesk, Question
 from tradewind.journal import Journal
 from tradewind.logfile import read_chunk, tail_offset
 from tradewind.model import JobSpec
@@ -80,6 +84,7 @@ class Controller:
     logs_path: Path
     tick_s: float
     ended: threading.Event = field(default_factory=threading.Event)
+    _desk: ForecastDesk = field(default_factory=ForecastDesk)
     _started_at_s: float = field(default_factory=time.time)
     _plan: Plan | None = None
     _going_down: threading.Event = field(default_factory=threading.Event)  # no new jobs
@@ -248,6 +253,12 @@ class Controller:
             if about == "now":
                 return now_story(scene, self.name, lines)
             return node_story(scene, name, lines) if about == "node" else job_story(scene, name, lines)
+
+    def forecast(self, what: str = "", hours: float = FORECAST_HOURS, most: int = FORECAST_SERIES) -> ForecastReport:
+        """Beside the loop: of its work, only what it last looked at is read."""
+        self._desk.read(self.journal.log.read(self._desk.sequence))
+        view, settings = self.loop.view, self.loop.settings
+        return self._desk.report(Question(time.time(), settings, what, hours, most, view.forecasts if view else {}))
 
     # --- playing the cloud, and the end --------------------------------------------------------------------------
 

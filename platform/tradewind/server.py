@@ -26,12 +26,15 @@ from starlette.exceptions import HTTPException
 
 from tradewind import __version__, errors
 from tradewind.api import (
+    FORECAST_HOURS,
+    FORECAST_SERIES,
     MAX_WAIT_S,
     SERVICE,
     ControllerPort,
     ErrorBody,
     EventLine,
     FleetStatus,
+    ForecastReport,
     Health,
     JobInfo,
     LogChunk,
@@ -138,6 +141,14 @@ def _fleet_routes(port: ControllerPort, closing: threading.Event) -> APIRouter:
         wait_s: WaitS = 0.0,
     ) -> list[EventLine]:
         return _poll(lambda slice_s: list(port.events(after=after, limit=limit, wait_s=slice_s)), bool, wait_s, closing)
+
+    @routes.get("/forecast", summary="What was wanted, what will be, and how good forecasts have been, by series")
+    def forecast(
+        what: Annotated[str, Query(description="a tenant, or a part of a shape; empty: all")] = "",
+        hours: Annotated[float, Query(ge=0.1, le=168.0, description="of history")] = FORECAST_HOURS,
+        most: Annotated[int, Query(ge=1, le=12, description="series, the most wanted first")] = FORECAST_SERIES,
+    ) -> ForecastReport:
+        return port.forecast(what, hours, most)
 
     @routes.post("/preempt", summary="Take a node away, as its cloud would (local cloud only)")
     def preempt(request: PreemptRequest) -> PreemptReply:

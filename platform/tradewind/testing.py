@@ -20,9 +20,12 @@ from pydantic import TypeAdapter
 
 from tradewind import __version__
 from tradewind.api import (
+    FORECAST_HOURS,
+    FORECAST_SERIES,
     About,
     EventLine,
     FleetStatus,
+    ForecastReport,
     JobInfo,
     LogChunk,
     NodeInfo,
@@ -33,6 +36,7 @@ from tradewind.api import (
     pick,
 )
 from tradewind.autoscaler.fleet import FleetState, JobRecord
+from tradewind.autoscaler.view import LoopSettings
 from tradewind.errors import JobNotFound, NotFound
 from tradewind.events import (
     AnyEvent,
@@ -49,6 +53,7 @@ from tradewind.events import (
     PhaseChanged,
     StepCommitted,
 )
+from tradewind.forecast_view import ForecastDesk, Question
 from tradewind.home import FleetHome
 from tradewind.logfile import read_chunk, tail_offset
 from tradewind.model import Capacity, EndReason, JobSpec, Market, Offer, Phase
@@ -80,6 +85,7 @@ class FakeController:
         self._decisions: list[DecisionRecorded] = []
         self._logs: dict[str, bytes] = {}
         self._news = threading.Condition()
+        self._desk = ForecastDesk()
         self._broken: Exception | None = None
         self._reports = 0  # of all coordinators, as their sequence
         self.left_behind: tuple[str, ...] = ()  # what shutdown will say is left
@@ -178,6 +184,13 @@ class FakeController:
             if about == "node":
                 return node_story(scene, pick(subject, self._state.nodes, node_not_found), lines)
             return job_story(scene, pick(subject, self._state.jobs, job_not_found), lines)
+
+    def forecast(self, what: str = "", hours: float = FORECAST_HOURS, most: int = FORECAST_SERIES) -> ForecastReport:
+        """The real one, over the events that it was given; nothing is bought ahead."""
+        with self._news:
+            self._check()
+            self._desk.read(enumerate(self._history, start=1))
+            return self._desk.report(Question(self.now_s, LoopSettings(self._fleet_name), what, hours, most))
 
     def preempt(self, target: str, notice_s: float | None) -> Sequence[str]:
         with self._news:

@@ -12,6 +12,7 @@ from tradewind.autoscaler.actions import Drain, Plan
 from tradewind.autoscaler.demand import Demand, Need
 from tradewind.autoscaler.fleet import JobRecord, NodeRecord
 from tradewind.autoscaler.forecast import Forecast, Growth, GrowthBook, Outlook, SeriesKey, Span, unit_of
+from tradewind.autoscaler.forecast.candidates import LEVELS
 from tradewind.autoscaler.plan import make_plan
 from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, RayStatus
 from tradewind.autoscaler.shape import Shape
@@ -37,7 +38,7 @@ SETTINGS = LoopSettings(
 
 
 def outlook(*values: float) -> Forecast:
-    found = values if len(values) == 7 else values * 7
+    found = (*values, *values[-1:] * (len(LEVELS) - len(values)))  # the last one at all levels beyond
     return Forecast(1000.0, 0.0, 99, (Outlook(300.0, found, True, "test", "", 50, None, None, None),))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +98,14 @@ def test_a_column_that_is_not_there_is_named(benchmark: Any, tmp_path: Path) -> 
         benchmark.read_jobs(path, benchmark.JobColumns(), 3600.0)
     with pytest.raises(SystemExit, match="no column nothing"):
         benchmark.read_table(path, "when", ("nothing",), "", 3600.0)
+
+
+def test_a_peer_that_has_used_up_its_time_goes_on_with_its_last_fit_and_is_named(benchmark: Any) -> None:
+    lightgbm, given = answers(benchmark, "LightGBM"), task(benchmark, series())
+    poor = replace(given, budget_s=-1.0, capped=set())
+    found, rich = lightgbm(poor), lightgbm(given)
+    assert (poor.capped, given.capped) == ({"LightGBM"}, set())
+    assert np.array_equal(found[:24], rich[:24])  # until the second fit
+    assert not np.array_equal(found[24:], rich[24:])
+    notes = benchmark.notes_of({"short": None, "x": poor}, benchmark.parse_arguments([]))
+    assert notes[:2] == ["short: left out, less than eight days", "x: LightGBM capped"]

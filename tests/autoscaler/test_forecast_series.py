@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -13,12 +14,13 @@ from tradewind.autoscaler.forecast.series import (
     Sampler,
     SeriesKey,
     Span,
-    series_of_events,
+    Steps,
     series_of_jobs,
     series_of_spans,
+    spans_of_events,
 )
 from tradewind.autoscaler.shape import Shape
-from tradewind.events import HoldingChanged, JobStateChanged, JobSubmitted
+from tradewind.events import AnyEvent, HoldingChanged, JobStateChanged, JobSubmitted
 from tradewind.model import JobSpec
 from tradewind.states import JobState
 
@@ -109,13 +111,18 @@ def submitted(at_s: float, job_id: str, workers: int, tenant: str = "a") -> JobS
     return JobSubmitted(at_s=at_s, job_id=job_id, spec=spec)
 
 
+def series_of_log(events: Sequence[AnyEvent], until_s: float) -> dict[SeriesKey, Steps]:
+    spans = spans_of_events(events, until_s)
+    return {key: series_of_spans(spans[key], 10, until_s) for key in sorted(spans)}
+
+
 def test_the_event_log_gives_a_series_for_each_tenant_and_shape() -> None:
     events = [
         submitted(0, "one", 2),
         submitted(5, "two", 4, tenant="b"),
         JobStateChanged(at_s=15, job_id="one", state=JobState.SUCCEEDED),
     ]
-    series = series_of_events(events, step_s=10, until_s=30)
+    series = series_of_log(events, until_s=30)
     shape = Shape.of(GPU)
     assert series[SeriesKey("a", shape)].values.tolist() == [2.0, 1.0, 0.0]
     assert series[SeriesKey("b", shape)].values.tolist() == [2.0, 4.0, 4.0]
@@ -129,7 +136,7 @@ def test_a_job_that_asks_ray_itself_is_known_by_what_it_holds() -> None:
         JobStateChanged(at_s=26, job_id="one", state=JobState.SUCCEEDED),
         HoldingChanged(at_s=27, job_id="one", launch_id="n", resources={"GPU": 2.0}),  # told late: it has ended
     ]
-    series = series_of_events(events, step_s=10, until_s=40)
+    series = series_of_log(events, until_s=40)
     assert {key: steps.values.tolist() for key, steps in series.items()} == {
         SeriesKey("b", Shape.of({"GPU": 1.0})): [2.0, 1.0, 0.0]
     }

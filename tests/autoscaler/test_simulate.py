@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tradewind.autoscaler.expected import history_needed_s
 from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.simulate import (
     Clairvoyant,
@@ -95,6 +96,17 @@ def test_the_same_seed_gives_the_same_replay() -> None:
     assert jobs == made_up(3, days=0.2)
     assert jobs != made_up(4, days=0.2)
     assert replay(jobs, EIGHT, Learned(SETTINGS)) == replay(jobs, EIGHT, Learned(SETTINGS))
+
+
+@pytest.mark.parametrize("scenario", [ONE, EIGHT], ids=["nodes of one", "nodes of eight"])
+def test_without_history_it_is_reactive_in_every_launch_and_every_end(scenario: Scenario) -> None:
+    """Whatever an hour of waiting costs."""
+    until_s = history_needed_s(SETTINGS) - 600.0  # the last one has started before there is a forecast
+    jobs = [job for job in made_up(seed=3, days=1.0, jobs_per_day=4000) if job.submit_s < until_s]
+    eager = replace(scenario, settings=replace(SETTINGS, waiting_factor=1000.0, spare_timeout_s=None))
+    assert len(jobs) > 10
+    found = replay(jobs, eager, Learned(eager.settings))
+    assert replace(found, plans=0) == replace(replay(jobs, scenario, Nothing()), plans=0)
 
 
 def test_what_is_learnt_spares_waiting() -> None:

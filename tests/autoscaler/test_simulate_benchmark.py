@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,19 @@ def test_bars(benchmark: Any, ours: Outcome, is_below: bool, is_half: bool) -> N
     assert [bar.holds for bar in benchmark.bars_of(result(benchmark, ours))] == [is_below, is_half]
 
 
-def test_the_budget_takes_the_best_that_it_pays(benchmark: Any) -> None:
-    found = result(benchmark, outcome(250, 101), outcome(140, 104), outcome(50, 120))
-    assert found.within_budget == outcome(140, 104)
+def test_the_budget_lies_on_our_curve(benchmark: Any) -> None:
+    found = result(benchmark, outcome(250, 101), outcome(140, 104), outcome(60, 120))
+    assert found.wait_in_budget_s == pytest.approx(135)  # a sixteenth of the way from 140 to 60
+    assert found.gap_closed(150) == 0.5
+    assert result(benchmark, outcome(250, 101)).wait_in_budget_s == 250  # nothing of ours costs more
+
+
+def test_nothing_is_asked_that_the_clairvoyant_cannot_do_either(benchmark: Any) -> None:
+    found = replace(result(benchmark, outcome(299, 104)), clairvoyant=outcome(0, 106))
+    assert not found.is_in_reach
+    assert [bar.name for bar in benchmark.bars_of(found)] == ["x: mean wait at equal dollars, s"]
+    trace = benchmark.Trace("x", (TraceJob(0.0, 10.0), TraceJob(3600.0, 10.0)))
+    assert any("1.060 x" in note for note in benchmark.notes_of(found, trace))
 
 
 def test_a_list_of_jobs_is_read_by_group(benchmark: Any, tmp_path: Path) -> None:
@@ -67,5 +78,5 @@ def test_a_list_of_jobs_is_read_by_group(benchmark: Any, tmp_path: Path) -> None
 def test_it_runs_without_a_file(benchmark: Any, capsys: pytest.CaptureFixture[str]) -> None:
     status = benchmark.main(["--days", "0.1", "--head-room", "1", "--factors", "--json"])
     bars = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(bars) == 2
+    assert len(bars) in (1, 2)  # the second where the clairvoyant can do it
     assert status == (0 if all(bar["holds"] for bar in bars) else 1)

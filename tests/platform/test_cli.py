@@ -39,6 +39,7 @@ ASKING = {
     "nodes": ["nodes"],
     "logs": ["logs", "train-1"],
     "stop": ["stop", "train-1"],
+    "forecast": ["forecast"],
     "why now": ["why", "now"],
     "why job": ["why", "job", "train-1"],
     "why node": ["why", "node", "n1"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -270,6 +270,21 @@ def test_status_tells_nodes_jobs_dollars_and_decisions(world: World) -> None:
     [line] = world.controller.status().demand
     assert "99" in line.what
     assert line.hold
+
+
+def test_the_forecast_is_told_from_the_log_before_and_after_a_start(world: World) -> None:
+    assert world.controller.forecast().series == ()
+    spec = replace(SPEC, min_workers=1, max_workers=3, worker_resources=GPU, tenant="alice")
+    job_id = world.controller.submit(spec).job_id
+    [series] = world.controller.forecast().series
+    assert (series.tenant, series.now, series.is_used) == ("alice", 3.0, False)
+    world.controller.stop(job_id)
+    world.tick()
+    assert world.controller.job(job_id).state is JobState.STOPPED
+    assert world.controller.forecast("alice").series[0].now == 0.0
+    world.journal.log.close()
+    world.open()
+    assert world.controller.forecast("alice").series[0].now == 0.0
 
 
 def test_status_shows_open_jobs_and_the_last_that_ended(world: World) -> None:

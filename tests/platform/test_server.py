@@ -83,6 +83,7 @@ def test_the_openapi_document_lists_every_route_and_all_its_references_lead_some
         ("GET", "/v1/nodes"),
         ("GET", "/v1/bill"),
         ("GET", "/v1/events"),
+        ("GET", "/v1/forecast"),
         ("GET", "/v1/why/now"),
         ("GET", "/v1/why/node/{launch_id}"),
         ("GET", "/v1/why/job/{job_id}"),
