@@ -13,7 +13,7 @@ from tradewind.autoscaler.actions import Action
 from tradewind.autoscaler.packing import slots_of
 from tradewind.autoscaler.packing_basket import Errand
 from tradewind.autoscaler.packing_reasons import holds_of, launches_of
-from tradewind.autoscaler.packing_stock import Cap, EffectivePrice, Purse, Stock, limits_as_caps, list_price
+from tradewind.autoscaler.packing_stock import Cap, EffectivePrice, Purse, Stock, limits_as_caps
 from tradewind.autoscaler.policies.base import Draft
 from tradewind.autoscaler.view import View
 
@@ -23,7 +23,7 @@ class Buy:
     """The policy, with what it may be told: what an offer really costs, caps beside the fleet's limits, and how much of
     one need or gang may lie in one market (None: all of it)."""
 
-    effective_price: EffectivePrice = list_price
+    effective_price: EffectivePrice | None = None  # None: by what is known of the markets
     caps: Sequence[Cap] = ()
     max_market_share: float | None = None
 
