@@ -1,0 +1,150 @@
+"""Work that may move to another node: what lies where, and whether everybody there has said that it can go. Pure.
+
+The policy that moves work to save money (policies/exchange.py) decides with this. A job's workers are moved only where
+its wish says `can_move`: it then hands over at a step boundary. Tasks, actors and jobs that told no wish never are.
+What lies on a node is one piece, which goes to one other node as a whole: what was close together stays so.
+
+In a large fleet a part of the nodes is looked at in each tick: what a few seconds later would still be worth it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tradewind.autoscaler.holdings import is_own_resource
+from tradewind.autoscaler.packing_rules import together
+from tradewind.autoscaler.ray_snapshot import RayStatus
+from tradewind.autoscaler.shape import EPSILON, LabelRule, Shape, add_up
+from tradewind.autoscaler.view import NodeView, View
+from tradewind.model import LABEL_REGION, Resources, Wish
+from tradewind.states import NodeState
+
+LOOKED_AT = 512  # nodes in a tick, in two runs: so any two nodes are looked at together sooner or later
+_STEPS = (0.6180339887498949, 0.41421356237309515)  # irrational: multiples of a tick's length never fall into a rhythm
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """All that lies on one node, as one piece."""
+
+    node: NodeView
+    piece: Shape
+    jobs: tuple[str, ...]
+    num_nodes: int  # on which its jobs have workers: they stand still together when one of them moves
+
+    @property
+    def launch_id(self) -> str:
+        return self.node.launch_id
+
+
+def looked_at(view: View) -> list[NodeView]:
+    """All nodes, or in a large fleet two runs of them that wander with time."""
+    number = len(view.nodes)
+    if number <= LOOKED_AT:
+        return list(view.nodes)
+    chosen: dict[int, None] = {}
+    for step in _STEPS:
+        first = int(view.now_s * step % 1.0 * number)
+        chosen.update(dict.fromkeys(index % number for index in range(first, first + LOOKED_AT // 2)))
+    return [view.nodes[index] for index in chosen]
+
+
+def works(node: NodeView) -> bool:
+    """One machine that is in use, and on which more could be put."""
+    ready = node.requested.state is NodeState.READY and node.requested.offer.hosts == 1 and not node.is_leaving
+    return ready and node.ray is not None and node.ray.status is RayStatus.RUNNING
+
+
+def is_calm(node: NodeView, view: View) -> bool:
+    """Long enough there, and what jobs hold on it has not changed for a while."""
+    record, settings = node.requested, view.settings
+    joined_s = record.joined_at_s if record.joined_at_s is not None else view.now_s
+    quiet_s = view.now_s - max(joined_s, record.held_since_s or joined_s)
+    return view.now_s - joined_s >= settings.min_node_life_s and quiet_s >= settings.market.exchange_hysteresis_s
+
+
+@dataclass(slots=True)
+class Holders:
+    """Who holds what: of the jobs that can move, all of it; of others, that they are there."""
+
+    wishes: Mapping[str, Wish]  # of the jobs that can move
+    on_node: dict[str, list[tuple[str, Resources]]] = field(default_factory=dict)  # by ray node id
+    nodes_of: dict[str, list[str]] = field(default_factory=dict)  # by job that can move: ray node ids
+    regions: dict[str, str] = field(default_factory=dict)  # by ray node id
+
+    @classmethod
+    def of(cls, view: View, nodes: Iterable[NodeView]) -> Holders:
+        found = cls({wish.job_id: wish for wish in view.wishes if wish.can_move})
+        wanted = {node.ray.ray_node_id for node in nodes if node.ray is not None}
+        snapshot = view.snapshot
+        for (job_id, ray_node_id), amounts in snapshot.holdings.items() if snapshot else ():
+            if ray_node_id in wanted:
+                found.on_node.setdefault(ray_node_id, []).append((job_id, amounts))
+            if job_id in found.wishes:
+                found.nodes_of.setdefault(job_id, []).append(ray_node_id)
+        if found.nodes_of and snapshot:
+            found.regions = {node.ray_node_id: node.labels.get(LABEL_REGION, "") for node in snapshot.nodes}
+        return found
+
+    def load_of(self, node: NodeView) -> Load | None:
+        """What lies on a node, if all of it can move."""
+        if node.ray is None:
+            return None
+        held = self.on_node.get(node.ray.ray_node_id, [])
+        shapes = [self._shape(job_id, amounts) for job_id, amounts in held]
+        whole = [shape for shape in shapes if shape is not None]
+        if not whole or len(whole) < len(shapes) or _has_more(node, [amounts for _, amounts in held]):
+            return None
+        jobs = tuple(sorted(job_id for job_id, _ in held))
+        piece = self._near(together(whole), jobs)
+        return Load(node, piece, jobs, len({name for job_id in jobs for name in self.nodes_of[job_id]}))
+
+    def _shape(self, job_id: str, amounts: Resources) -> Shape | None:
+        """A whole number of workers, or None: who holds something else there has not said that this can move."""
+        if job_id not in self.wishes:
+            return None
+        wish = self.wishes[job_id]
+        number = Shape.of(wish.resources).copies_in(amounts) if any(wish.resources.values()) else 0
+        if any(abs(amount - number * wish.resources.get(name, 0.0)) > EPSILON for name, amount in amounts.items()):
+            return None
+        return Shape.of(amounts, wish.labels) if number else None
+
+    def _near(self, piece: Shape, jobs: Sequence[str]) -> Shape:
+        """Jobs are not torn over more regions than they lie in. Who lies on one node alone may go anywhere."""
+        spread = [self.nodes_of[job_id] for job_id in jobs if len(self.nodes_of[job_id]) > 1]
+        known = [{self.regions.get(name, "") for name in names} - {""} for names in spread]
+        if not any(known):
+            return piece
+        rule = LabelRule(LABEL_REGION, tuple(sorted(set.intersection(*(each for each in known if each)))))
+        selectors = [(*selector, rule) for selector in piece.selectors or ((),)]
+        return Shape.of(dict(piece.resources), selectors=selectors)
+
+
+def _has_more(node: NodeView, held: Sequence[Resources]) -> bool:
+    """Something is in use there that nobody is known to hold."""
+    if node.ray is None:
+        return True
+    total, free, known = node.ray.total, node.ray.available, add_up(held)
+    return any(
+        total[name] - free.get(name, 0.0) - known.get(name, 0.0) > EPSILON for name in total if is_own_resource(name)
+    )
+
+
+def held_by_market(view: View) -> dict[str, dict[str, int]]:
+    """By source of a need ("job ..."): how many of its workers lie in each market, on nodes that stay."""
+    snapshot, found = view.snapshot, dict[str, dict[str, int]]()
+    shapes = {wish.job_id: Shape.of(wish.resources) for wish in view.wishes if any(wish.resources.values())}
+    if snapshot is None or not shapes:
+        return found
+    stays = {
+        node.ray.ray_node_id: node.requested.offer.market.key
+        for node in view.nodes
+        if node.ray is not None and not node.is_leaving
+    }
+    for (job_id, ray_node_id), amounts in snapshot.holdings.items():
+        if job_id in shapes and ray_node_id in stays:
+            mine = found.setdefault(f"job {job_id}", {})
+            market = stays[ray_node_id]
+            mine[market] = mine.get(market, 0) + shapes[job_id].copies_in(amounts)
+    return found
