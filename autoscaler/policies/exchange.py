@@ -164,7 +164,8 @@ def _into_free_room(loads: Sequence[Load], rooms: Rooms, desk: Desk, left: int) 
     """The dearest go first, of equal ones the youngest. Who takes work in stays."""
     places = {slot.name: index for index, slot in enumerate(rooms.slots)}
     stay, found = set[str](), dict[str, Drain]()
-    for load in sorted(reversed(loads), key=lambda load: (-desk.price_of(load), -load.node.requested.requested_at_s)):
+    youngest_first = loads[::-1]
+    for load in sorted(youngest_first, key=lambda load: -desk.price_of(load)):
         if len(found) >= left:
             break
         if load.launch_id in stay or not desk.is_worth_leaving(load):
