@@ -17,16 +17,18 @@ import numpy as np
 
 from tradewind.autoscaler.effective import Pricing, pricing_of
 from tradewind.autoscaler.moves import Load
-from tradewind.autoscaler.packing_rooms import Floats
+from tradewind.autoscaler.packing_rooms import Bools, Floats
 from tradewind.autoscaler.packing_rules import together
 from tradewind.autoscaler.packing_stock import Stock
 from tradewind.autoscaler.quotes import price_range
-from tradewind.autoscaler.shape import Shape
-from tradewind.autoscaler.view import View
+from tradewind.autoscaler.shape import EPSILON, Shape
+from tradewind.autoscaler.view import NodeView, View
 from tradewind.model import Offer
 from tradewind.units import format_usd
 
 _Key = tuple[tuple[tuple[str, int], ...], Shape]  # (market, nodes of the job) of each load, all of it as one piece
+
+_OPTIONS = 8  # the best, and what is tried when it is refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Desk:
     view: View
     pricing: Pricing
     _stock: Stock | None = None
-    _highest: Floats | None = None
+    _known_steady: tuple[Floats, Floats] | None = None
     _lowest: dict[str, float | None] = field(default_factory=dict)  # by market
     _known: dict[_Key, tuple[Option, ...]] = field(default_factory=dict)
 
@@ -89,24 +91,38 @@ class Desk:
     def words(amount_uusd: float) -> str:
         return format_usd(round(amount_uusd))
 
-    def price_of(self, load: Load) -> float:
-        """Of holding the node, at the lowest price of the last minutes; 0 where no price can be trusted."""
-        offer = load.node.requested.offer
+    def price_of(self, node: NodeView) -> float:
+        """Of holding it, at the lowest price of the last minutes; 0 where no price can be trusted."""
+        offer = node.requested.offer
         key = offer.market.key
         if key not in self._lowest:
             seen = price_range(self.view.quotes.get(key, ()), self._since_s)
             listed = seen[0] if seen else offer.price_uusd_per_h if key not in self.view.quotes else None
-            self._lowest[key] = None if listed is None else self.pricing.holding(offer.market, listed)
+            self._lowest[key] = None if listed is None else self.pricing.to_hold_and_to_boot(offer.market, listed)[0]
         return self._lowest[key] or 0.0
+
+    def worth_a_look(self, nodes: Sequence[NodeView]) -> list[NodeView]:
+        """Those for whose work, or twice it, a lower price is asked somewhere, or for which another one has room. By
+        accelerators and cores alone: a quick no for most nodes of a fleet that is as it should be."""
+        used, free = _sizes(nodes, used=True), _sizes(nodes, used=False)
+        has_room = _fits(free, used)
+        np.fill_diagonal(has_room, False)
+        prices = np.array([self.price_of(node) for node in nodes]) * (1.0 - self.view.settings.market.exchange_margin)
+        asked = np.array([offer.price_uusd_per_h or np.inf for offer in self.view.offers])
+        sold = np.array([(offer.accelerator_count, offer.vcpus) for offer in self.view.offers]).reshape(-1, 2)
+        found = has_room.any(axis=1)
+        for times in (1, 2):
+            found |= (_fits(sold, times * used) & (asked[None, :] < times * prices[:, None])).any(axis=1)
+        return [nodes[index] for index in np.flatnonzero(found & (prices > 0)).tolist()]
 
     def is_worth_leaving(self, load: Load) -> bool:
         """For room that is there: nothing is paid twice."""
-        old = self.price_of(load)
+        old = self.price_of(load.node)
         return self._is_enough(old * self.horizon_h - self._standstill_uusd([load]), old)
 
     def deal(self, loads: Sequence[Load]) -> Deal | None:
         """The best that can be bought for the work of these nodes, if it is worth it."""
-        if any(self._was_tried(load) or not self.price_of(load) for load in loads):
+        if any(self._was_tried(load) or not self.price_of(load.node) for load in loads):
             return None
         piece = together(load.piece for load in loads) if len(loads) > 1 else loads[0].piece
         who = sorted((load.node.requested.offer.market.key, load.num_nodes) for load in loads)
@@ -117,41 +133,39 @@ class Desk:
         return Deal(tuple(loads), self._price_of_all(loads), options) if options else None
 
     def _options(self, loads: Sequence[Load], piece: Shape) -> tuple[Option, ...]:
-        old, new = self._price_of_all(loads), self._steady_prices()
-        standstill, found = self._standstill_uusd(loads), []
-        for index in np.flatnonzero((self.stock.copies(piece) > 0) & (new < old)).tolist():
-            cost = self._boot_uusd(self.stock.offers[index]) + standstill
-            gain = (old - new[index]) * self.horizon_h - cost
-            if self._is_enough(gain, old):
-                found.append(Option(index, float(new[index]), cost, float(gain)))
-        return tuple(sorted(found, key=lambda option: (-option.gain_uusd, option.index)))
+        old, (new, boots) = self._price_of_all(loads), self._steady
+        costs = boots + self._standstill_uusd(loads)
+        gains = np.where(self.stock.copies(piece) > 0, (old - new) * self.horizon_h - costs, -np.inf)
+        best = np.argsort(-gains, kind="stable")[:_OPTIONS].tolist()
+        found = (Option(index, float(new[index]), float(costs[index]), float(gains[index])) for index in best)
+        return tuple(option for option in found if self._is_enough(option.gain_uusd, old))
 
     def _price_of_all(self, loads: Sequence[Load]) -> float:
-        return sum(self.price_of(load) for load in loads)
+        return sum(self.price_of(load.node) for load in loads)
 
     @property
     def _since_s(self) -> float:
         return self.view.now_s - self.view.settings.market.exchange_hysteresis_s
 
-    def _steady_prices(self) -> Floats:
-        """Of holding a node of each offer, at the highest price of the last minutes; infinite where it could not be
-        had all that time."""
-        if self._highest is None:
-            self._highest = np.array([self._steady_price(offer) for offer in self.stock.offers], np.float64)
-        return self._highest
+    @property
+    def _steady(self) -> tuple[Floats, Floats]:
+        """For each offer: the price of holding a node at the highest price of the last minutes (infinite where it could
+        not be had all that time), and what its boot costs."""
+        if self._known_steady is None:
+            offers, since_s = self.stock.offers, self._since_s
+            found = [self._steady_prices(offer, since_s) for offer in offers]
+            self._known_steady = (np.array([new for new, _ in found]), np.array([boot for _, boot in found]))
+        return self._known_steady
 
-    def _steady_price(self, offer: Offer) -> float:
-        seen = price_range(self.view.quotes.get(offer.market.key, ()), self._since_s)
-        if seen is None or not self.view.memory.is_clear_since(offer, self._since_s):
-            return float("inf")
-        return self.pricing.holding(offer.market, seen[1])
-
-    def _boot_uusd(self, offer: Offer) -> float:
-        return (offer.price_uusd_per_h or 0) * self.pricing.knowledge.boot_s(offer.market) / 3600.0
+    def _steady_prices(self, offer: Offer, since_s: float) -> tuple[float, float]:
+        seen = price_range(self.view.quotes.get(offer.market.key, ()), since_s)
+        if seen is None or not self.view.memory.is_clear_since(offer, since_s):
+            return float("inf"), 0.0
+        return self.pricing.to_hold_and_to_boot(offer.market, seen[1])
 
     def _standstill_uusd(self, loads: Sequence[Load]) -> float:
         hours = self.view.settings.market.handover_s / 3600.0
-        return sum(self.price_of(load) * load.num_nodes for load in loads) * hours
+        return sum(self.price_of(load.node) * load.num_nodes for load in loads) * hours
 
     def _is_enough(self, gain_uusd: float, old_uusd_per_h: float) -> bool:
         least = self.view.settings.market.exchange_margin * old_uusd_per_h * self.horizon_h
@@ -161,3 +175,22 @@ class Desk:
         """A replacement came and the work did not go: leave it alone for as long as a move looks ahead."""
         tried_s = load.node.requested.tried_s
         return tried_s is not None and self.view.now_s - tried_s < self.view.settings.market.exchange_horizon_s
+
+
+def _sizes(nodes: Sequence[NodeView], *, used: bool) -> Floats:
+    """(accelerators, cores) of each, in use or free."""
+    rows = []
+    for node in nodes:
+        total, free = (node.ray.total, node.ray.available) if node.ray else ({}, {})
+        gpu, tpu, cpu = (
+            total.get(name, 0.0) - free.get(name, 0.0) if used else free.get(name, 0.0)
+            for name in ("GPU", "TPU", "CPU")
+        )
+        rows.append((gpu + tpu, cpu))
+    return np.array(rows, np.float64).reshape(-1, 2)
+
+
+def _fits(rooms: Floats, sizes: Floats) -> Bools:
+    """[size, room]: whether it fits there."""
+    found: Bools = np.logical_and.reduce(rooms[None, :, :] >= sizes[:, None, :] - EPSILON, axis=2)
+    return found

@@ -35,14 +35,15 @@ class Pricing:
 
     def __call__(self, offer: Offer) -> float:
         listed = _listed(offer)
-        boot_share = self.knowledge.boot_s(offer.market) / self.settings.exchange_horizon_s
-        return self.holding(offer.market, listed) + listed * boot_share
+        holding, boot_uusd = self.to_hold_and_to_boot(offer.market, listed)
+        return holding + boot_uusd / (self.settings.exchange_horizon_s / 3600.0)
 
-    def holding(self, market: Market, listed_uusd_per_h: float) -> float:
-        """Of a node that is there."""
-        lost_s = self.settings.lost_s_per_preemption + self.knowledge.boot_s(market)
-        overhead = self.knowledge.hazard_per_h(market) * lost_s / 3600.0
-        return listed_uusd_per_h * (1.0 + overhead) + self.egress_uusd_per_h(market)
+    def to_hold_and_to_boot(self, market: Market, listed_uusd_per_h: float) -> tuple[float, float]:
+        """(micro-dollars an hour for a node that is there, micro-dollars once for its boot)"""
+        hazard_per_h, boot_s = self.knowledge.figures(market)
+        lost_h = (self.settings.lost_s_per_preemption + boot_s) / 3600.0
+        holding = listed_uusd_per_h * (1.0 + hazard_per_h * lost_h) + self.egress_uusd_per_h(market)
+        return holding, listed_uusd_per_h * boot_s / 3600.0
 
     def egress_uusd_per_h(self, market: Market) -> int:
         home = self.settings.data_region
@@ -50,10 +51,9 @@ class Pricing:
 
     def describe(self, offer: Offer) -> str:
         """In words, on the plan: "$1.20/h list, $1.31/h with preemptions expected at 0.09/h and boots of 3m0s"."""
-        parts = []
-        if hazard_per_h := self.knowledge.hazard_per_h(offer.market):
-            parts.append(f"preemptions expected at {hazard_per_h:.2g}/h")
-        parts.append(f"boots of {self.knowledge.boot_s(offer.market):.0f} s")
+        hazard_per_h, boot_s = self.knowledge.figures(offer.market)
+        parts = [f"preemptions expected at {hazard_per_h:.2g}/h"] if hazard_per_h else []
+        parts.append(f"boots of {boot_s:.0f} s")
         if egress := self.egress_uusd_per_h(offer.market):
             parts.append(f"{format_usd(egress)}/h for data from {self.settings.data_region}")
         effective = format_usd(round(self(offer)))

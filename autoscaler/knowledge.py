@@ -4,10 +4,12 @@
 `Knowledge` is what is believed of it at one moment, on the view; prices (effective.py) are made from that.
 
 A market of which little is known is judged by its kin: market -> type in that cloud -> cloud -> what is usual. At each
-step the belief is the mean of a Gamma distribution whose prior is the belief about the wider circle, worth so many
-hours of watching one node (Gamma-Poisson shrinkage):
+step preemptions are a Poisson process whose rate has a Gamma prior: its mean is the belief about the wider circle, its
+weight that of one preemption seen. The posterior mean is
 
-    hazard = (taken + wider hazard x PRIOR_NODE_H) / (node hours + PRIOR_NODE_H)
+    hazard = (taken + PRIOR_TAKEN) / (node hours + PRIOR_TAKEN / wider hazard)
+
+so a market that nobody was taken from in T hours is believed to have a hazard below 1 / T, and never none at all.
 
 Old evidence fades with a half-life, so that a market that has calmed down is forgiven. With n nodes running, the faded
 node time E follows dE/dt = n - E / tau, which has a closed form between two events.
@@ -23,7 +25,7 @@ from dataclasses import dataclass, field
 from tradewind.model import Capacity, Market
 
 HALF_LIFE_S = 48 * 3600.0  # markets have moods of days
-PRIOR_NODE_H = 10.0  # what the wider circle says weighs as much as watching one node for ten hours
+PRIOR_TAKEN = 1.0  # what the wider circle says weighs as much as one preemption seen
 PRIOR_BOOTS = 2.0  # ... or as two boots
 _BOOTS_KEPT = 32  # a market: the newest tell enough
 _TAU_S = HALF_LIFE_S / math.log(2)
@@ -100,6 +102,10 @@ class Evidence:
     taken: float = 0.0
     boots_s: tuple[float, ...] = ()  # the newest, in order of size
 
+    @property
+    def median_boot_s(self) -> float:
+        return self.boots_s[len(self.boots_s) // 2] if self.boots_s else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
@@ -108,6 +114,7 @@ class Knowledge:
     usual_hazard_per_h: float
     usual_boot_s: float
     evidence: Mapping[str, Evidence] = field(default_factory=dict)  # by circle
+    _figures: dict[Market, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, experience: Experience, now_s: float, usual_hazard_per_h: float, usual_boot_s: float) -> Knowledge:
@@ -119,21 +126,25 @@ class Knowledge:
 
     def hazard_per_h(self, market: Market) -> float:
         """Expected preemptions of one node in an hour. On-demand nodes are not taken."""
-        if market.capacity is not Capacity.SPOT:
-            return 0.0
-        believed = self.usual_hazard_per_h
-        for circle in circles(market):
-            if (mine := self.evidence.get(circle)) is not None:
-                believed = (mine.taken + believed * PRIOR_NODE_H) / (mine.node_h + PRIOR_NODE_H)
-        return believed
+        return self.figures(market)[0]
 
-    def boot_s(self, market: Market, level: float = 0.5) -> float:
-        """A quantile of the time from asking for a node until it joins Ray, by the same shrinkage."""
-        believed = self.usual_boot_s
+    def boot_s(self, market: Market) -> float:
+        """The usual time (median) from asking for a node until it joins Ray, by the same shrinkage."""
+        return self.figures(market)[1]
+
+    def figures(self, market: Market) -> tuple[float, float]:
+        """(hazard per hour, boot time)"""
+        known = self._figures.get(market)
+        if known is None:
+            known = self._figures[market] = self._believed(market)
+        return known
+
+    def _believed(self, market: Market) -> tuple[float, float]:
+        hazard_per_h, boot_s = self.usual_hazard_per_h, self.usual_boot_s
         for circle in circles(market):
             mine = self.evidence.get(circle)
-            if mine is not None and mine.boots_s:
+            if mine is not None:
+                hazard_per_h = (mine.taken + PRIOR_TAKEN) / (mine.node_h + PRIOR_TAKEN / hazard_per_h)
                 number = len(mine.boots_s)
-                own = mine.boots_s[round(level * (number - 1))]
-                believed = (number * own + PRIOR_BOOTS * believed) / (number + PRIOR_BOOTS)
-        return believed
+                boot_s = (number * mine.median_boot_s + PRIOR_BOOTS * boot_s) / (number + PRIOR_BOOTS)
+        return hazard_per_h if market.capacity is Capacity.SPOT else 0.0, boot_s

@@ -44,8 +44,8 @@ class MarketSettings:
                 raise ValueError(f"{each.name} cannot be negative: {value}")
         if self.exchange_hysteresis_s > _REMEMBERED_S:
             raise ValueError(f"exchange_hysteresis_s is at most {_REMEMBERED_S:.0f}: {self.exchange_hysteresis_s}")
-        if self.exchange_horizon_s == 0:
-            raise ValueError("exchange_horizon_s must be positive")
+        if self.exchange_horizon_s == 0 or self.usual_hazard_per_h == 0:
+            raise ValueError("exchange_horizon_s and usual_hazard_per_h must be positive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,8 @@ class MarketMemory:
 
     def block_of(self, offer: Offer, now_s: float) -> Block | None:
         """Of several, the first by scope."""
+        if not self.blocks:
+            return None
         keys = [*(scope_key(offer.market, scope) for scope in Scope), f"boot/{scope_key(offer.market, Scope.OFFER)}"]
         found = (self.blocks.get(key) for key in keys)
         return next((block for block in found if block is not None and block.until_s > now_s), None)

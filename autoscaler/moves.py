@@ -20,7 +20,7 @@ from tradewind.autoscaler.view import NodeView, View
 from tradewind.model import LABEL_REGION, Resources, Wish
 from tradewind.states import NodeState
 
-LOOKED_AT = 512  # nodes in a tick, in two runs: so any two nodes are looked at together sooner or later
+LOOKED_AT = 32  # nodes in a tick, in two runs: so any two nodes are looked at together sooner or later
 _STEPS = (0.6180339887498949, 0.41421356237309515)  # irrational: multiples of a tick's length never fall into a rhythm
 
 
@@ -66,25 +66,30 @@ def is_calm(node: NodeView, view: View) -> bool:
 
 @dataclass(slots=True)
 class Holders:
-    """Who holds what: of the jobs that can move, all of it; of others, that they are there."""
+    """Who holds what on some nodes, and where else those jobs are that can move."""
 
     wishes: Mapping[str, Wish]  # of the jobs that can move
     on_node: dict[str, list[tuple[str, Resources]]] = field(default_factory=dict)  # by ray node id
     nodes_of: dict[str, list[str]] = field(default_factory=dict)  # by job that can move: ray node ids
-    regions: dict[str, str] = field(default_factory=dict)  # by ray node id
+    regions: dict[str, str] = field(default_factory=dict)  # by ray node id; empty: there is but one
 
     @classmethod
     def of(cls, view: View, nodes: Iterable[NodeView]) -> Holders:
+        """Two quick looks at all that is held: at these nodes, and then at all nodes of the jobs there."""
         found = cls({wish.job_id: wish for wish in view.wishes if wish.can_move})
-        wanted = {node.ray.ray_node_id for node in nodes if node.ray is not None}
-        snapshot = view.snapshot
-        for (job_id, ray_node_id), amounts in snapshot.holdings.items() if snapshot else ():
-            if ray_node_id in wanted:
-                found.on_node.setdefault(ray_node_id, []).append((job_id, amounts))
-            if job_id in found.wishes:
-                found.nodes_of.setdefault(job_id, []).append(ray_node_id)
-        if found.nodes_of and snapshot:
-            found.regions = {node.ray_node_id: node.labels.get(LABEL_REGION, "") for node in snapshot.nodes}
+        looked_at = {node.ray.ray_node_id for node in nodes if node.ray is not None}
+        if view.snapshot is None:
+            return found
+        held = view.snapshot.holdings
+        for job_id, name in [key for key in held if key[1] in looked_at]:
+            found.on_node.setdefault(name, []).append((job_id, held[job_id, name]))
+        jobs = {job_id for here in found.on_node.values() for job_id, _ in here if job_id in found.wishes}
+        for job_id, name in [key for key in held if key[0] in jobs]:
+            found.nodes_of.setdefault(job_id, []).append(name)
+        if len({offer.market.region for offer in view.offers}) > 1:
+            asked = {name for names in found.nodes_of.values() for name in names}
+            there = [node for node in view.snapshot.nodes if node.ray_node_id in asked]
+            found.regions = {node.ray_node_id: node.labels.get(LABEL_REGION, "") for node in there}
         return found
 
     def load_of(self, node: NodeView) -> Load | None:
@@ -97,7 +102,7 @@ class Holders:
         if not whole or len(whole) < len(shapes) or _has_more(node, [amounts for _, amounts in held]):
             return None
         jobs = tuple(sorted(job_id for job_id, _ in held))
-        piece = self._near(together(whole), jobs)
+        piece = self._near(whole[0] if len(whole) == 1 else together(whole), jobs)
         return Load(node, piece, jobs, len({name for job_id in jobs for name in self.nodes_of[job_id]}))
 
     def _shape(self, job_id: str, amounts: Resources) -> Shape | None:
@@ -112,6 +117,8 @@ class Holders:
 
     def _near(self, piece: Shape, jobs: Sequence[str]) -> Shape:
         """Jobs are not torn over more regions than they lie in. Who lies on one node alone may go anywhere."""
+        if not self.regions:
+            return piece
         spread = [self.nodes_of[job_id] for job_id in jobs if len(self.nodes_of[job_id]) > 1]
         known = [{self.regions.get(name, "") for name in names} - {""} for names in spread]
         if not any(known):

@@ -11,7 +11,7 @@ Runs after buying: what waits comes first, and room that something waiting could
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,11 +25,13 @@ from tradewind.autoscaler.packing_shop import Shop
 from tradewind.autoscaler.packing_stock import Cap, Purse, limits_as_caps
 from tradewind.autoscaler.policies.base import Draft
 from tradewind.autoscaler.ray_snapshot import DrainReason
+from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.view import NodeView, View
 from tradewind.states import NodeState
 from tradewind.units import format_duration
 
-_PAIRED = 8  # of the emptiest nodes, each with each
+_PAIRED = 6  # of the emptiest nodes, each with each
+_STARTED = 8  # moves in a tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +46,10 @@ class Exchange:
             return ()
         moving = _in_a_move(view)
         handed = _hand_over(view, draft.gone, moving)
-        left = _most_at_once(view) - _under_way(moving) - len(handed)
+        left = min(_STARTED, _most_at_once(view) - _under_way(moving) - len(handed))
         if left <= 0:
             return handed
-        loads, rooms = _movable(view, draft.plus(handed).gone, moving)
+        loads, rooms = _movable(desk, draft.plus(handed).gone, moving)
         joined = _into_free_room(loads, rooms, desk, left)
         left -= len(joined)
         rest = [load for load in loads if load.launch_id not in {drain.launch_id for drain in joined}]
@@ -57,10 +59,13 @@ class Exchange:
 
     def _replace(self, loads: Sequence[Load], desk: Desk, draft: Draft, left: int) -> list[Launch]:
         """The best deals first; no node is in two."""
+        deals = _deals(loads, desk)
+        if not deals:
+            return []
         shop = Shop(desk.stock, self._purses(desk.view, draft))
         found: list[Launch] = []
         taken: set[str] = set()
-        for deal in sorted(_deals(loads, desk), key=lambda deal: (-deal.best.gain_uusd, deal.names)):
+        for deal in sorted(deals, key=lambda deal: (-deal.best.gain_uusd, deal.names)):
             if len(found) == left:
                 break
             if not taken.isdisjoint(deal.names):
@@ -134,14 +139,16 @@ def _takes_work(node: NodeView) -> bool:
 # --- what could move ----------------------------------------------------------------------------------------------
 
 
-def _movable(view: View, gone: frozenset[str], moving: Sequence[NodeView]) -> tuple[list[Load], Rooms]:
+def _movable(desk: Desk, gone: frozenset[str], moving: Sequence[NodeView]) -> tuple[list[Load], Rooms]:
     """Loads that may go, and the room on calm nodes. Nodes whose replacement is on its way are neither."""
+    view = desk.view
     gone |= {name for node in moving if node.is_coming for name in node.requested.replaces}
     calm = [node for node in looked_at(view) if works(node) and is_calm(node, view) and node.launch_id not in gone]
-    if not calm:
+    chosen = desk.worth_a_look(calm)
+    if not chosen:
         return [], Rooms([])
-    holders = Holders.of(view, calm)
-    loads = [load for load in map(holders.load_of, calm) if load is not None]
+    holders = Holders.of(view, chosen)
+    loads = [load for load in map(holders.load_of, chosen) if load is not None]
     return loads, Rooms(_unwanted([_slot(node) for node in calm], view) if loads else [])
 
 
@@ -163,26 +170,28 @@ def _unwanted(slots: Sequence[Slot], view: View) -> list[Slot]:
 def _into_free_room(loads: Sequence[Load], rooms: Rooms, desk: Desk, left: int) -> list[Drain]:
     """The dearest go first, of equal ones the youngest. Who takes work in stays."""
     places = {slot.name: index for index, slot in enumerate(rooms.slots)}
-    stay, found = set[str](), dict[str, Drain]()
+    stay, found, full = set[str](), dict[str, Drain](), set[Shape]()
     youngest_first = loads[::-1]
-    for load in sorted(youngest_first, key=lambda load: -desk.price_of(load)):
-        if len(found) >= left:
+    for load in sorted(youngest_first, key=lambda load: -desk.price_of(load.node)):
+        if len(found) == left:
             break
-        if load.launch_id in stay or not desk.is_worth_leaving(load):
+        if load.launch_id in stay or load.piece in full or not desk.is_worth_leaving(load):
             continue
         fits = rooms.copies(load.piece) > 0
+        if not fits.any():
+            full.add(load.piece)
         fits[[places[name] for name in (load.launch_id, *found) if name in places]] = False
         if fits.any():
             index = int(np.argmax(fits))
             rooms.put(index, load.piece, 1)
             taker = rooms.slots[index]
             stay.add(taker.name)
-            reason = f"its work fits on {taker.name}, which has room; saves {desk.words(desk.price_of(load))}/h"
+            reason = f"its work fits on {taker.name}, which has room; saves {desk.words(desk.price_of(load.node))}/h"
             found[load.launch_id] = _drain(load, reason, desk.view)
     return list(found.values())
 
 
-def _deals(loads: Sequence[Load], desk: Desk) -> Iterable[Deal]:
+def _deals(loads: Sequence[Load], desk: Desk) -> list[Deal]:
     """Each node for itself, and pairs of the emptiest. Two as one are better only if that brings more than each
     alone."""
     alone = {load.launch_id: deal for load in loads if (deal := desk.deal([load])) is not None}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.market import MarketSettings
-from tradewind.autoscaler.ray_snapshot import DrainReason
+from tradewind.autoscaler.ray_snapshot import DrainReason, RayJob
 from tradewind.autoscaler.testing import World, make_offer
 from tradewind.autoscaler.view import Limits, LoopSettings
 from tradewind.events import AnyEvent, DrainRequested, LaunchRequested, NodeJoined
@@ -35,6 +35,7 @@ class Scene:
         self.world = World(self.offers, self.settings)
 
     def train(self, job_id: str, workers: int, resources: Resources = GPU, *, can_move: bool = True) -> None:
+        self.world.ray.jobs.append(RayJob("", job_id, is_dead=False, status="RUNNING"))  # so what it holds is on record
         self.world.ray.submit(resources, count=workers, job_id=job_id)
         self.world.wishes.append(Wish(job_id, workers, workers, resources, can_move=can_move))
         if can_move:
@@ -223,6 +224,19 @@ def two_half_empty_nodes(*, can_move: bool = True) -> Scene:
         scene.world.ray.finish(job_id)
     assert len(scene.world.ray.nodes_of("job-1") | scene.world.ray.nodes_of("job-2")) == 2
     return scene
+
+
+def test_half_empty_for_a_moment_is_no_reason_to_move() -> None:
+    """Jobs that come and go every few minutes: the room is wanted again."""
+    scene = two_half_empty_nodes()
+    for number in range(8):
+        scene.run(300, interval_s=20)
+        scene.train(f"gone-{number}", 2, {"CPU": 4})
+        scene.run(300, interval_s=20)
+        scene.world.ray.finish(f"gone-{number}")
+        scene.world.wishes.pop()
+        assert len(scene.alive) == 2
+    assert scene.world.ray.drains == []
 
 
 def test_two_half_empty_nodes_become_one_when_they_have_been_so_for_a_while() -> None:
