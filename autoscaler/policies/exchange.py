@@ -212,10 +212,9 @@ def _used_share(load: Load) -> float:
 
 
 def _drain(load: Load, reason: str, view: View) -> Drain:
-    assert load.node.ray is not None
     deadline_s = view.now_s + view.settings.market.handover_deadline_s
     words = f"{reason}; {', '.join(load.jobs)} can move"
-    return Drain(load.launch_id, load.node.ray.ray_node_id, DrainReason.PREEMPTION, words, deadline_s)
+    return Drain(load.launch_id, load.node.ray_node_ids, DrainReason.PREEMPTION, words, deadline_s)
 
 
 def _launch(deal: Deal, desk: Desk) -> Launch:
