@@ -30,12 +30,16 @@ class Load:
 
     node: NodeView
     piece: Shape
-    jobs: tuple[str, ...]
+    workers: Mapping[str, int]  # by job
     num_nodes: int  # on which its jobs have workers: they stand still together when one of them moves
 
     @property
     def launch_id(self) -> str:
         return self.node.launch_id
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        return tuple(self.workers)
 
 
 def looked_at(view: View) -> list[NodeView]:
@@ -96,24 +100,22 @@ class Holders:
         """What lies on a node, if all of it can move."""
         if node.ray is None:
             return None
-        held = self.on_node.get(node.ray.ray_node_id, [])
-        shapes = [self._shape(job_id, amounts) for job_id, amounts in held]
-        whole = [shape for shape in shapes if shape is not None]
-        if not whole or len(whole) < len(shapes) or _has_more(node, [amounts for _, amounts in held]):
+        held = sorted(self.on_node.get(node.ray.ray_node_id, []), key=lambda each: each[0])
+        workers = {job_id: self._workers(job_id, amounts) for job_id, amounts in held}
+        if not workers or not all(workers.values()) or _has_more(node, [amounts for _, amounts in held]):
             return None
-        jobs = tuple(sorted(job_id for job_id, _ in held))
-        piece = self._near(whole[0] if len(whole) == 1 else together(whole), jobs)
-        return Load(node, piece, jobs, len({name for job_id in jobs for name in self.nodes_of[job_id]}))
+        shapes = [Shape.of(amounts, self.wishes[job_id].labels) for job_id, amounts in held]
+        piece = self._near(shapes[0] if len(shapes) == 1 else together(shapes), tuple(workers))
+        return Load(node, piece, workers, len({name for job_id in workers for name in self.nodes_of[job_id]}))
 
-    def _shape(self, job_id: str, amounts: Resources) -> Shape | None:
-        """A whole number of workers, or None: who holds something else there has not said that this can move."""
-        if job_id not in self.wishes:
-            return None
-        wish = self.wishes[job_id]
-        number = Shape.of(wish.resources).copies_in(amounts) if any(wish.resources.values()) else 0
-        if any(abs(amount - number * wish.resources.get(name, 0.0)) > EPSILON for name, amount in amounts.items()):
-            return None
-        return Shape.of(amounts, wish.labels) if number else None
+    def _workers(self, job_id: str, amounts: Resources) -> int:
+        """How many; 0 where the job cannot move, or holds something there beside whole workers."""
+        wish = self.wishes.get(job_id)
+        if wish is None or not any(wish.resources.values()):
+            return 0
+        number = Shape.of(wish.resources).copies_in(amounts)
+        rest = (amount - number * wish.resources.get(name, 0.0) for name, amount in amounts.items())
+        return 0 if any(abs(amount) > EPSILON for amount in rest) else number
 
     def _near(self, piece: Shape, jobs: Sequence[str]) -> Shape:
         """Jobs are not torn over more regions than they lie in. Who lies on one node alone may go anywhere."""
@@ -155,3 +157,27 @@ def held_by_market(view: View) -> dict[str, dict[str, int]]:
             market = stays[ray_node_id]
             mine[market] = mine.get(market, 0) + shapes[job_id].copies_in(amounts)
     return found
+
+
+class Shares:
+    """How much of a job may lie in one market, as moves are decided. None: all of it."""
+
+    def __init__(self, view: View, max_share: float | None) -> None:
+        self._max_share = max_share
+        self._held = held_by_market(view) if max_share is not None else {}
+
+    def allow(self, load: Load, market: str) -> bool:
+        if self._max_share is None or market == load.node.requested.offer.market.key:
+            return True
+        for job_id, number in load.workers.items():
+            mine = self._held.get(f"job {job_id}", {})
+            if mine.get(market, 0) + number > max(1, int(self._max_share * sum(mine.values()) + EPSILON)):
+                return False
+        return True
+
+    def move(self, load: Load, market: str) -> None:
+        for job_id, number in load.workers.items() if self._held else ():
+            mine = self._held.setdefault(f"job {job_id}", {})
+            old = load.node.requested.offer.market.key
+            mine[old] = mine.get(old, 0) - number
+            mine[market] = mine.get(market, 0) + number

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tradewind.autoscaler.demand import Demand, Need
 from tradewind.autoscaler.packing import Packing, Slot
 from tradewind.autoscaler.packing_advice import advise
-from tradewind.autoscaler.packing_shop import Shop
+from tradewind.autoscaler.packing_shop import Held, Shop
 from tradewind.autoscaler.packing_stock import Purse, Stock
 
 _LESS = 1 - 1e-9
@@ -56,6 +56,7 @@ class Errand:
     stock: Stock
     purses: Sequence[Purse] = ()
     max_share: float | None = None
+    held: Held | None = None  # what askers have by market, where shares count
 
     def run(self) -> Basket:
         best = self._fill()
@@ -68,7 +69,7 @@ class Errand:
         return other if other.is_better_than(best) else best
 
     def _fill(self, offers: Sequence[int] = ()) -> Basket:
-        shop = Shop(self.stock, self.purses, self.max_share)
+        shop = Shop(self.stock, self.purses, self.max_share, self.held)
         packing = Packing(self.slots, shop, self.everything)
         packing.rooms.append(shop.propose(offers))
         return Basket(packing.fill(self.demand), shop)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tradewind.autoscaler.actions import Action
+from tradewind.autoscaler.moves import held_by_market
 from tradewind.autoscaler.packing import slots_of
 from tradewind.autoscaler.packing_basket import Errand
 from tradewind.autoscaler.packing_reasons import holds_of, launches_of
@@ -38,6 +39,7 @@ class Buy:
             stock=Stock.of(view, self.effective_price),
             purses=(*limits_as_caps(view), *(Purse.of(cap, view) for cap in self.caps)),
             max_share=self.max_market_share,
+            held=held_by_market(view) if self.max_market_share is not None else None,
         ).run()
         return (*launches_of(basket), *holds_of(basket, view))
 

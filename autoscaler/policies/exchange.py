@@ -11,22 +11,23 @@ Runs after buying: what waits comes first, and room that something waiting could
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tradewind.autoscaler.actions import Action, Drain, Launch
 from tradewind.autoscaler.deals import Deal, Desk
-from tradewind.autoscaler.moves import Holders, Load, is_calm, looked_at, works
+from tradewind.autoscaler.moves import Holders, Load, Shares, is_calm, looked_at, works
 from tradewind.autoscaler.packing_buyer import Asker
-from tradewind.autoscaler.packing_rooms import Rooms, Slot
+from tradewind.autoscaler.packing_rooms import Bools, Rooms, Slot
 from tradewind.autoscaler.packing_shop import Shop
 from tradewind.autoscaler.packing_stock import Cap, Purse, limits_as_caps
 from tradewind.autoscaler.policies.base import Draft
 from tradewind.autoscaler.ray_snapshot import DrainReason
 from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.view import NodeView, View
+from tradewind.model import Offer
 from tradewind.states import NodeState
 from tradewind.units import format_duration
 
@@ -36,9 +37,10 @@ _STARTED = 8  # moves in a tick
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """The policy; told the same caps as `Buy`. A cap for some sources is held for all."""
+    """The policy; told the same as `Buy`. A cap for some sources is held for all."""
 
     caps: Sequence[Cap] = ()
+    max_market_share: float | None = None  # of one job
 
     def __call__(self, view: View, draft: Draft) -> tuple[Action, ...]:
         desk = Desk.of(view) if view.settings.market.exchange else None
@@ -49,15 +51,14 @@ class Exchange:
         left = min(_STARTED, _most_at_once(view) - _under_way(moving) - len(handed))
         if left <= 0:
             return handed
-        loads, rooms = _movable(desk, draft.plus(handed).gone, moving)
-        joined = _into_free_room(loads, rooms, desk, left)
-        left -= len(joined)
-        rest = [load for load in loads if load.launch_id not in {drain.launch_id for drain in joined}]
-        if left <= 0 or not rest:
-            return (*handed, *joined)
-        return (*handed, *joined, *self._replace(rest, desk, draft, left))
+        loads, rooms = _movable(desk, draft.gone | {drain.launch_id for drain in handed}, moving)
+        shares = Shares(view, self.max_market_share)
+        joined = _into_free_room(loads, rooms, desk, shares, left)
+        if joined or not loads:
+            return (*handed, *joined)  # what is then on which node is known at the next tick
+        return (*handed, *self._replace(loads, desk, shares, draft, left))
 
-    def _replace(self, loads: Sequence[Load], desk: Desk, draft: Draft, left: int) -> list[Launch]:
+    def _replace(self, loads: Sequence[Load], desk: Desk, shares: Shares, draft: Draft, left: int) -> list[Launch]:
         """The best deals first; no node is in two."""
         deals = _deals(loads, desk)
         if not deals:
@@ -70,9 +71,11 @@ class Exchange:
                 break
             if not taken.isdisjoint(deal.names):
                 continue
-            allowed = [each for each in deal.options if shop.allowed(desk.stock.offers[each.index], Asker("", 0))]
+            allowed = [each for each in deal.options if _is_allowed(deal, desk.stock.offers[each.index], shop, shares)]
             if allowed:
-                shop.propose([allowed[0].index])
+                [bought] = shop.propose([allowed[0].index])
+                for load in deal.loads:
+                    shares.move(load, _market(bought))
                 found.append(_launch(replace(deal, options=tuple(allowed)), desk))
                 taken.update(deal.names)
         return found
@@ -167,7 +170,7 @@ def _unwanted(slots: Sequence[Slot], view: View) -> list[Slot]:
     return [slot for slot, is_wanted in zip(slots, wanted.tolist(), strict=True) if not is_wanted]
 
 
-def _into_free_room(loads: Sequence[Load], rooms: Rooms, desk: Desk, left: int) -> list[Drain]:
+def _into_free_room(loads: Sequence[Load], rooms: Rooms, desk: Desk, shares: Shares, left: int) -> list[Drain]:
     """The dearest go first, of equal ones the youngest. Who takes work in stays."""
     places = {slot.name: index for index, slot in enumerate(rooms.slots)}
     stay, found, full = set[str](), dict[str, Drain](), set[Shape]()
@@ -181,14 +184,27 @@ def _into_free_room(loads: Sequence[Load], rooms: Rooms, desk: Desk, left: int) 
         if not fits.any():
             full.add(load.piece)
         fits[[places[name] for name in (load.launch_id, *found) if name in places]] = False
-        if fits.any():
-            index = int(np.argmax(fits))
-            rooms.put(index, load.piece, 1)
-            taker = rooms.slots[index]
+        taker = next((slot for slot in _at(rooms, fits) if shares.allow(load, _market(slot))), None)
+        if taker is not None:
+            rooms.put(places[taker.name], load.piece, 1)
+            shares.move(load, _market(taker))
             stay.add(taker.name)
             reason = f"its work fits on {taker.name}, which has room; saves {desk.words(desk.price_of(load.node))}/h"
             found[load.launch_id] = _drain(load, reason, desk.view)
     return list(found.values())
+
+
+def _at(rooms: Rooms, chosen: Bools) -> Iterator[Slot]:
+    return (rooms.slots[index] for index in np.flatnonzero(chosen).tolist())
+
+
+def _market(slot: Slot) -> str:
+    return slot.offer.market.key if slot.offer is not None else ""
+
+
+def _is_allowed(deal: Deal, offer: Offer, shop: Shop, shares: Shares) -> bool:
+    within_shares = all(shares.allow(load, offer.market.key) for load in deal.loads)
+    return within_shares and shop.allowed(offer, Asker("", 0)) > 0
 
 
 def _deals(loads: Sequence[Load], desk: Desk) -> list[Deal]:
