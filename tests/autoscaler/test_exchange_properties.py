@@ -21,7 +21,7 @@ SETTINGS = LoopSettings(fleet="test", idle_timeout_s=120, min_node_life_s=120, b
 
 @dataclass(frozen=True)
 class Case:
-    """What is sold, who works; `hidden` cannot be had at first, so that others are bought."""
+    """What is sold, who works; `hidden` cannot be had at first, so that the dearest is bought."""
 
     offers: tuple[Offer, ...]
     hidden: frozenset[str]
@@ -38,10 +38,11 @@ def cases(draw: st.DrawFn) -> Case:
         zone = draw(st.sampled_from(["aws/us-east-1a", "aws/us-east-1b", "gcp/us-central1-a"]))
         price = draw(st.integers(2, 40)) * cpus / 100
         offers.append(make_offer(f"{zone}/t{number}", usd_per_h=price, cpus=cpus, capacity=capacity, memory_gib=64))
-    always = draw(st.sampled_from(offers))
-    hidden = frozenset(offer.market.key for offer in offers if offer is not always and draw(st.booleans()))
-    jobs = st.tuples(st.integers(1, 3), st.integers(1, 4), st.sampled_from([True, True, False]))
-    return Case(tuple(offers), hidden, tuple(draw(st.lists(jobs, min_size=1, max_size=4))), draw(st.integers(0, 1)))
+    dearest = max(offers, key=lambda offer: (offer.price_uusd_per_h or 0) / offer.vcpus)
+    hidden = frozenset(offer.market.key for offer in offers if offer is not dearest)
+    jobs = st.tuples(st.integers(1, 3), st.integers(2, 4), st.sampled_from([True, True, True, False]))
+    foreign = draw(st.sampled_from([0, 0, 1]))
+    return Case(tuple(offers), hidden, tuple(draw(st.lists(jobs, min_size=1, max_size=4))), foreign)
 
 
 class Run:
