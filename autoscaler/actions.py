@@ -20,6 +20,7 @@ class Launch:
     fallbacks: tuple[Offer, ...] = ()
     jobs: tuple[str, ...] = ()  # on whose behalf, as far as it is known
     ruled_out: tuple[str, ...] = ()  # offers that would fit and were not considered, each with the reason
+    replaces: tuple[str, ...] = ()  # launch ids whose work it is to take over
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,13 @@ class FakeRay:
         self._work = [work for work in self._work if job_id is not None and work.job_id != job_id]
         self.schedule()
 
+    def hand_over(self, job_id: str) -> None:
+        """The workers of an elastic job leave the nodes that drain, for room that there is elsewhere."""
+        draining = {raylet.ray_node_id for raylet in self._raylets.values() if raylet.draining}
+        for work in self._work:
+            work.on = "" if work.job_id == job_id and work.on in draining else work.on
+        self.schedule()
+
     def nodes_of(self, job_id: str) -> set[str]:
         return {work.on for work in self._work if work.job_id == job_id and work.on}
 

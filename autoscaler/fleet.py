@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Generic, TypeVar
 
+from tradewind.autoscaler.knowledge import Experience
 from tradewind.events import (
     AnyEvent,
     CheckpointCommitted,
@@ -50,6 +51,9 @@ class NodeRecord:
     drain_deadline_s: float | None = None
     end: EndReason | None = None
     detail: str = ""
+    replaces: tuple[str, ...] = ()  # launch ids whose work it is to take over
+    held_since_s: float | None = None  # when what jobs hold on it last changed
+    tried_s: float | None = None  # when something was last bought to take over its work
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,8 @@ class FleetState:
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     refusals: list[LaunchRefused] = field(default_factory=list)
+    experience: Experience = field(default_factory=Experience)  # of markets
+    never_joined: set[str] = field(default_factory=set)  # launched, given up or gone, and never in Ray
     simulated: bool = False
 
     @classmethod
@@ -164,9 +170,12 @@ class FleetState:
                     state=NodeState.REQUESTED,
                     requested_at_s=event.at_s,
                     state_since_s=event.at_s,
+                    replaces=event.replaces,
                 )
+                self._note_try(event.replaces, event.at_s)
             case LaunchRefused():
                 self.refusals.append(event)
+                self._note_try(self.nodes[event.launch_id].replaces, None)
                 detail = f"{event.error}: {event.message}"
                 self._move(event.launch_id, NodeState.FAILED, event.at_s, ended_at_s=event.at_s, detail=detail)
             case NodeLaunched():
@@ -177,6 +186,8 @@ class FleetState:
                     instance_id=event.instance_id,
                     launched_at_s=event.at_s,
                 )
+                node = self.nodes[event.launch_id]
+                self.experience.launched(node.offer.market, event.at_s, node.requested_at_s)
             case NodeJoined():
                 self._move(
                     event.launch_id,
@@ -185,15 +196,20 @@ class FleetState:
                     ray_node_id=event.ray_node_id,
                     joined_at_s=event.at_s,
                 )
+                node = self.nodes[event.launch_id]
+                self.experience.joined(node.offer.market, event.at_s, node.requested_at_s)
             case NoticeReceived():
                 node = self.nodes[event.launch_id]
                 self.nodes[event.launch_id] = _node_with(node, notice_deadline_s=event.deadline_s)
+                if node.notice_deadline_s is None:
+                    self.experience.taken(node.offer.market, event.at_s)
             case DrainRequested():
                 self._move(event.launch_id, NodeState.DRAINING, event.at_s, drain_deadline_s=event.deadline_s)
             case DrainRefused():
                 self._move(event.launch_id, NodeState.READY, event.at_s, drain_deadline_s=None)
             case TerminateRequested():
                 self._move(event.launch_id, NodeState.TERMINATING, event.at_s, detail=event.reason)
+                self._note_never_joined(self.nodes[event.launch_id])
             case NodeGone():
                 self._move(
                     event.launch_id,
@@ -203,6 +219,7 @@ class FleetState:
                     end=event.end,
                     detail=event.detail,
                 )
+                self._note_end(self.nodes[event.launch_id], event)
             case ControllerStarted():
                 self.simulated = event.simulated
             case _:
@@ -226,6 +243,9 @@ class FleetState:
                 if event.resources:
                     held[event.launch_id] = dict(event.resources)
                 self.jobs[event.job_id] = _job_with(job, holdings=held)
+                if event.launch_id in self.nodes:
+                    node = self.nodes[event.launch_id]
+                    self.nodes[event.launch_id] = _node_with(node, held_since_s=event.at_s)
             case PhaseChanged():
                 self._report(
                     event, phase=event.phase, phase_reason=event.reason, attempt=event.attempt, workers=event.workers
@@ -234,6 +254,24 @@ class FleetState:
                 self._report(event, checkpoint_step=event.step)
             case _:
                 pass
+
+    def _note_try(self, replaced: Iterable[str], at_s: float | None) -> None:
+        for launch_id in replaced:
+            if launch_id in self.nodes:
+                self.nodes[launch_id] = _node_with(self.nodes[launch_id], tried_s=at_s)
+
+    def _note_end(self, node: NodeRecord, event: NodeGone) -> None:
+        """A notice has been counted before. One that vanished without our asking was taken, as far as can be told."""
+        market = node.offer.market
+        if event.end in (EndReason.PREEMPTED, EndReason.LOST) and node.notice_deadline_s is None:
+            self.experience.taken(market, event.at_s)
+        if node.launched_at_s is not None:
+            self.experience.ended(market, event.at_s)
+        self._note_never_joined(node)
+
+    def _note_never_joined(self, node: NodeRecord) -> None:
+        if node.launched_at_s is not None and node.joined_at_s is None:
+            self.never_joined.add(node.launch_id)
 
     def _move(self, launch_id: str, to: NodeState, at_s: float, **changes: object) -> None:
         node = self.nodes[launch_id]

@@ -17,6 +17,7 @@ from tradewind.autoscaler.forecast import spans_of_events
 from tradewind.autoscaler.observe import Observation, build_view, learn_resources, list_clouds
 from tradewind.autoscaler.plan import make_plan
 from tradewind.autoscaler.providers.base import PriceSource, Provider
+from tradewind.autoscaler.quotes import Quotes, note_quotes
 from tradewind.autoscaler.ray_snapshot import RayPort, RayReport, RaySnapshot, alive_by_launch_id
 from tradewind.autoscaler.reconcile import Reconciler, Record, new_launch_id
 from tradewind.autoscaler.settle import Listing, Question, settle, slices_of
@@ -62,6 +63,7 @@ class Loop:
         self._missing_since_s: dict[str, float] = {}
         self._seen_resources: Mapping[str, Resources] = {}
         self._known_prices: dict[str, int] = {}
+        self._quotes: Quotes = {}
         self._said: frozenset[tuple[str, str]] = frozenset()
         self._strangers: frozenset[str] = frozenset()
 
@@ -153,6 +155,7 @@ class Loop:
             wishes=wishes,
             targets=self.targets,
             seen_resources=self._seen_resources,
+            quotes=self._quotes,
         )
         blank = build_view(self.fleet, seen, self.settings)
         limits = self.settings.limits
@@ -186,6 +189,7 @@ class Loop:
             troubles.append(Hold("prices", str(error)))
             return
         self._offers = tuple(offer for offer in offers if offer.market.cloud in self.providers)
+        self._quotes = note_quotes(self._quotes, self._offers, now_s, self.settings.market.exchange_hysteresis_s)
         present = {offer.market.key: offer.price_uusd_per_h for offer in self._offers}
         for node in self.fleet.alive_nodes:
             key = node.offer.market.key

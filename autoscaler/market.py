@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.errors import Scope
@@ -14,7 +14,38 @@ from tradewind.units import format_duration
 
 BOOT_FAILED = "BootFailed"
 BOOT_BLOCK_S = 60.0  # a node that never joined Ray says as much of its market as a refusal does, and costs money
+_REMEMBERED_S = 3600.0  # after it has ended: who has just come back is not trusted with a move yet
 _MAX_DOUBLINGS = 3  # a place that keeps refusing is asked ever less often, up to 8 times the first wait
+
+
+@dataclass(frozen=True, slots=True)
+class MarketSettings:
+    """What a node costs beside its price, and when work is moved to a cheaper one."""
+
+    # Expected where nothing is known. Public records of GPU and CPU spot nodes lie between 0.03 and 0.7 an hour.
+    usual_hazard_per_h: float = 0.1
+    # Work that is done again after a preemption. Training that saves or hands over loses seconds, a task all that it
+    # has done: the default lies between.
+    lost_s_per_preemption: float = 600.0
+    data_region: str = ""  # where the data lies: reading it from any other region costs `egress_uusd_per_h` a node
+    egress_uusd_per_h: int = 0
+    exchange: bool = True  # False: work is never moved to save money
+    exchange_hysteresis_s: float = 900.0  # prices, stock and use must have been so for this long
+    exchange_horizon_s: float = 7200.0  # how long a node is expected to be used from now on
+    exchange_margin: float = 0.10  # of the nodes' cost over the horizon: what a move must bring beyond its own cost
+    exchange_share: float = 0.10  # of the nodes may be moving at a time; one always may
+    handover_s: float = 30.0  # how long a job stands still when it moves
+    handover_deadline_s: float = 300.0  # to leave a node that is given up
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, int | float) and value < 0:
+                raise ValueError(f"{each.name} cannot be negative: {value}")
+        if self.exchange_hysteresis_s > _REMEMBERED_S:
+            raise ValueError(f"exchange_hysteresis_s is at most {_REMEMBERED_S:.0f}: {self.exchange_hysteresis_s}")
+        if self.exchange_horizon_s == 0 or self.usual_hazard_per_h == 0:
+            raise ValueError("exchange_horizon_s and usual_hazard_per_h must be positive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +78,23 @@ class MarketMemory:
 
     @classmethod
     def of(cls, fleet: FleetState, now_s: float) -> MarketMemory:
-        nodes = fleet.nodes
-        launched = _last_asked(n for n in nodes.values() if n.launched_at_s)
-        joined = _last_asked(n for n in nodes.values() if n.joined_at_s)
-        refused = _fold(fleet.refusals, nodes, launched, now_s)
-        broken = _fold(_boot_failures(nodes.values()), nodes, joined, now_s)
+        nodes, asked = fleet.nodes, fleet.experience
+        refused = _fold(fleet.refusals, nodes, asked.launched_when_asked_s, now_s)
+        suspects = (nodes[launch_id] for launch_id in list(fleet.never_joined))
+        broken = _fold(_boot_failures(suspects), nodes, asked.joined_when_asked_s, now_s)
         return cls({**refused, **{f"boot/{key}": block for key, block in broken.items()}})
 
     def block_of(self, offer: Offer, now_s: float) -> Block | None:
+        """Of several, the first by scope."""
+        if not self.blocks:
+            return None
         keys = [*(scope_key(offer.market, scope) for scope in Scope), f"boot/{scope_key(offer.market, Scope.OFFER)}"]
         found = (self.blocks.get(key) for key in keys)
         return next((block for block in found if block is not None and block.until_s > now_s), None)
+
+    def is_clear_since(self, offer: Offer, since_s: float) -> bool:
+        """Whether it was ruled out at no moment since then (an hour at most is remembered)."""
+        return self.block_of(offer, since_s) is None
 
 
 def _boot_failures(nodes: Iterable[NodeRecord]) -> Iterator[LaunchRefused]:
@@ -90,7 +127,7 @@ def _fold(
             by_key.setdefault(key, []).append(refusal)
     blocks: dict[str, Block] = {}
     for key, told in by_key.items():
-        if any(refusal.at_s + refusal.block_s * 2**_MAX_DOUBLINGS > now_s for refusal in told):
+        if any(r.at_s + r.block_s * 2**_MAX_DOUBLINGS + _REMEMBERED_S > now_s for r in told):
             for refusal in sorted(told, key=lambda r: r.at_s):
                 blocks[key] = _renew(blocks.get(key), refusal)
     return blocks
@@ -102,12 +139,3 @@ def _renew(last: Block | None, refusal: LaunchRefused) -> Block:
     repeats = last.repeats + 1 if again and last is not None else 1
     wait_s = refusal.block_s * 2 ** min(repeats - 1, _MAX_DOUBLINGS)
     return Block(refusal.at_s + wait_s, refusal.error, refusal.at_s, repeats)
-
-
-def _last_asked(successes: Iterable[NodeRecord]) -> dict[str, float]:
-    """When each market was last asked with success. By the time of asking: refusals are compared with that."""
-    won: dict[str, float] = {}
-    for node in successes:
-        key = node.offer.market.key
-        won[key] = max(won.get(key, 0.0), node.requested_at_s)
-    return won

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from tradewind.autoscaler.demand import Demand, demand_of
 from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.forecast import Forecast, SeriesKey
+from tradewind.autoscaler.knowledge import Knowledge
 from tradewind.autoscaler.market import MarketMemory
 from tradewind.autoscaler.providers.base import CloudNode, Provider
+from tradewind.autoscaler.quotes import Quotes
 from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, alive_by_launch_id, living_hosts
 from tradewind.autoscaler.settle import Listing, slices_of
 from tradewind.autoscaler.view import LoopSettings, NodeView, View, launched_since
@@ -36,6 +38,7 @@ class Observation:
     seen_resources: Mapping[str, Resources] = field(default_factory=dict)
     wanted: Mapping[SeriesKey, float] = field(default_factory=dict)
     forecasts: Mapping[SeriesKey, Forecast] = field(default_factory=dict)
+    quotes: Quotes = field(default_factory=dict)
 
 
 def list_clouds(providers: Mapping[str, Provider]) -> tuple[Listing, dict[str, str]]:
@@ -76,7 +79,14 @@ def build_view(fleet: FleetState, seen: Observation, settings: LoopSettings) -> 
         seen_resources=seen.seen_resources,
         wanted=seen.wanted,
         forecasts=seen.forecasts,
+        wishes=seen.wishes,
+        knowledge=_knowledge(fleet, seen.now_s, settings),
+        quotes=seen.quotes,
     )
+
+
+def _knowledge(fleet: FleetState, now_s: float, settings: LoopSettings) -> Knowledge:
+    return Knowledge.of(fleet.experience, now_s, settings.market.usual_hazard_per_h, settings.usual_boot_s)
 
 
 def _demand(seen: Observation, nodes: Sequence[NodeView]) -> Demand:

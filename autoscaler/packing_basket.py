@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tradewind.autoscaler.demand import Demand, Need
 from tradewind.autoscaler.packing import Packing, Slot
 from tradewind.autoscaler.packing_advice import advise
-from tradewind.autoscaler.packing_shop import NEAR, Shop
+from tradewind.autoscaler.packing_shop import NEAR, Held, Shop
 from tradewind.autoscaler.packing_stock import Purse, Stock
 from tradewind.model import LABEL_ZONE
 
@@ -73,6 +73,7 @@ class Errand:
     stock: Stock
     purses: Sequence[Purse] = ()
     max_share: float | None = None
+    held: Held | None = None  # what askers have by market, where shares count
 
     def run(self) -> Basket:
         best = self._fill()
@@ -85,7 +86,7 @@ class Errand:
         return other if other.is_better_than(best) else best
 
     def _fill(self, offers: Sequence[int] = ()) -> Basket:
-        shop = Shop(self.stock, self.purses, self.max_share)
+        shop = Shop(self.stock, self.purses, self.max_share, self.held)
         packing = Packing(self.slots, shop, self.everything)
         packing.rooms.append(shop.propose(offers))
         return Basket(packing.fill(self.demand), shop)

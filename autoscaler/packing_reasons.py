@@ -48,6 +48,8 @@ def launches_of(basket: Basket) -> list[Launch]:
 
 def _price_text(slot: Slot, stock: Stock) -> str:
     assert slot.offer is not None
+    if stock.describe is not None:
+        return stock.describe(slot.offer)
     listed, effective = slot.offer.price_uusd_per_h or 0, round(stock.price_of(slot))
     more = f" ({format_usd(effective)}/h with all that comes with it)" if effective != listed else ""
     return f"{format_usd(listed)}/h{more}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from tradewind.model import Offer
 # What it may cost more to have a gang in one zone: traffic between zones is slower, and clouds charge for it.
 NEAR = 1.05
 _PROPOSED = Asker("", 0)
+Held = Mapping[str, Mapping[str, int]]  # source -> market -> requests that lie there
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +33,20 @@ class Purchase:
 
 
 class Shop:
-    """Keeps count of what the caps leave. `max_share` is how much of one need or gang may lie in one market."""
+    """Keeps count of what the caps leave. `max_share` is how much of one need or gang may lie in one market; what it
+    has there already counts (`held`: by source and market)."""
 
-    def __init__(self, stock: Stock, purses: Sequence[Purse], max_share: float | None = None) -> None:
+    def __init__(
+        self, stock: Stock, purses: Sequence[Purse], max_share: float | None = None, held: Held | None = None
+    ) -> None:
         self.stock, self.purses, self._max_share = stock, [replace(purse) for purse in purses], max_share
         self.regions = stock.regions
         self.counts_askers = max_share is not None or any(purse.cap.sources is not None for purse in purses)
         self._purchases: dict[str, Purchase] = {}  # by name of the slot
         self._named = 0
-        self._shares: dict[tuple[str, str], int] = {}  # (source, market) -> requests
+        rows = [(source, market, number) for source, mine in (held or {}).items() for market, number in mine.items()]
+        self._shares = {(source, market): number for source, market, number in rows}  # requests
+        self._held = {source: sum(mine.values()) for source, mine in (held or {}).items()}
         self._regions_by_price: dict[tuple[Shape, ...], list[str]] = {}
         self._near_zones: dict[tuple[Shape, ...], str] = {}
         self._zones = sorted({offer.market.zone for offer in stock.offers})
@@ -107,7 +113,7 @@ class Shop:
         """How many nodes with `each` requests on every one keep the market's share of this need or gang."""
         if self._max_share is None or asker.may_pass_share:
             return ANY_NUMBER
-        share = max(1, int(self._max_share * asker.size + EPSILON))
+        share = max(1, int(self._max_share * (asker.size + self._held.get(asker.source, 0)) + EPSILON))
         return (share - self._shares.get((asker.source, offer.market.key), 0)) // each
 
     def _count(self, purchase: Purchase, nodes: int) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tradewind.autoscaler.effective import pricing_of
 from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Bools, Floats, Ints, Rooms, Slot
 from tradewind.autoscaler.packing_slots import hosts_of
 from tradewind.autoscaler.shape import Shape
@@ -92,15 +93,19 @@ class Stock:
     prices: Floats  # effective
     rooms: Rooms
     slices: Sequence[tuple[Offer, Sequence[Slot]]]  # of several hosts, by effective price, with their hosts
+    describe: Callable[[Offer], str] | None = None  # how the price comes about, where more than the list price counts
     _copies: dict[Shape, Ints] = field(default_factory=dict)
     _in_region: dict[str, Bools] = field(default_factory=dict)
     _price_by_id: dict[int, float] = field(default_factory=dict)
     _index_by_id: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, view: View, effective_price: EffectivePrice = list_price) -> Stock:
+    def of(cls, view: View, effective_price: EffectivePrice | None = None) -> Stock:
+        """Without a price to go by, what is known of the markets gives one."""
+        known = pricing_of(view) if effective_price is None else None
+        price_of = effective_price or known or list_price
         found = [offer for offer in view.offers if is_open(offer, view)]
-        priced = sorted(((effective_price(offer), offer.market.key, offer) for offer in found), key=lambda row: row[:2])
+        priced = sorted(((price_of(offer), offer.market.key, offer) for offer in found), key=lambda row: row[:2])
         singles = [(price, offer) for price, _, offer in priced if offer.hosts == 1]
         slots = [slot for _, offer in singles for slot in _hosts(offer, view)]
         return cls(
@@ -108,6 +113,7 @@ class Stock:
             np.array([price for price, _ in singles], np.float64),
             Rooms(slots),
             [(offer, _hosts(offer, view)) for _, _, offer in priced if offer.hosts > 1],
+            known.describe if known else None,
             _price_by_id={id(offer): price for price, _, offer in priced},
             _index_by_id={id(offer): index for index, (_, offer) in enumerate(singles)},
         )

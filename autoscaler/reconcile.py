@@ -114,7 +114,14 @@ class Reconciler:
         if offer is not action.offer:
             reason += f"; first choice refused, next best at {format_usd(offer.price_uusd_per_h or 0)}/h"
         self.record(
-            LaunchRequested(at_s=now_s, launch_id=launch_id, offer=offer, reason=reason, cell=self.settings.cell),
+            LaunchRequested(
+                at_s=now_s,
+                launch_id=launch_id,
+                offer=offer,
+                reason=reason,
+                cell=self.settings.cell,
+                replaces=action.replaces,
+            ),
             DecisionRecorded(
                 at_s=now_s,
                 action="launch",

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from tradewind.autoscaler.demand import Demand
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.autoscaler.forecast import Forecast, SeriesKey
-from tradewind.autoscaler.market import MarketMemory
+from tradewind.autoscaler.knowledge import Knowledge
+from tradewind.autoscaler.market import MarketMemory, MarketSettings
 from tradewind.autoscaler.providers.base import CloudNode
+from tradewind.autoscaler.quotes import Quotes
 from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot
-from tradewind.model import Offer, Resources
+from tradewind.model import Offer, Resources, Wish
 from tradewind.states import NodeState
 
 
@@ -53,6 +55,7 @@ class LoopSettings:
     usual_boot_s: float = 180.0  # from the launch to joining Ray, as a rule: how far ahead is bought
     # An hour in which the work of one node waits costs as much as so many hours of it: people wait, too.
     waiting_factor: float = 12.0
+    market: MarketSettings = field(default_factory=MarketSettings)
 
     def __post_init__(self) -> None:
         if self.forecast_step_s <= 0 or self.usual_boot_s <= 0 or self.waiting_factor < 0:
@@ -112,6 +115,9 @@ class View:
     seen_resources: Mapping[str, Resources] = field(default_factory=dict)  # instance type -> what such nodes brought
     wanted: Mapping[SeriesKey, float] = field(default_factory=dict)  # running and waiting, by tenant and shape
     forecasts: Mapping[SeriesKey, Forecast] = field(default_factory=dict)  # of the same; none: be reactive
+    wishes: tuple[Wish, ...] = ()
+    knowledge: Knowledge | None = None  # of markets; None: list prices are all that is known
+    quotes: Quotes = field(default_factory=dict)  # prices of the last minutes
 
     def resources_of(self, offer: Offer) -> dict[str, float]:
         """What a node of this offer will bring. What one really brought is believed more than the catalogue:

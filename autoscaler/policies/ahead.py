@@ -20,7 +20,7 @@ from tradewind.autoscaler.packing import Packing, new_slots, slots_of
 from tradewind.autoscaler.packing_buyer import Asker
 from tradewind.autoscaler.packing_rooms import Rooms, first_fit
 from tradewind.autoscaler.packing_shop import Shop
-from tradewind.autoscaler.packing_stock import Cap, EffectivePrice, Purse, Stock, limits_as_caps, list_price
+from tradewind.autoscaler.packing_stock import Cap, EffectivePrice, Purse, Stock, limits_as_caps
 from tradewind.autoscaler.policies.base import Draft
 from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.view import View
@@ -34,7 +34,7 @@ _SHOWN = 4
 class Ahead:
     """The policy; told the same as `Buy`. A cap for some sources is held for all: who will ask is not known yet."""
 
-    effective_price: EffectivePrice = list_price
+    effective_price: EffectivePrice | None = None  # None: by what is known of the markets
     caps: Sequence[Cap] = ()
 
     def __call__(self, view: View, draft: Draft) -> tuple[Action, ...]:

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tradewind.autoscaler.actions import Action
+from tradewind.autoscaler.moves import held_by_market
 from tradewind.autoscaler.packing import slots_of
 from tradewind.autoscaler.packing_basket import Errand
 from tradewind.autoscaler.packing_reasons import holds_of, launches_of
-from tradewind.autoscaler.packing_stock import Cap, EffectivePrice, Purse, Stock, limits_as_caps, list_price
+from tradewind.autoscaler.packing_stock import Cap, EffectivePrice, Purse, Stock, limits_as_caps
 from tradewind.autoscaler.policies.base import Draft
 from tradewind.autoscaler.view import View
 
@@ -23,7 +24,7 @@ class Buy:
     """The policy, with what it may be told: what an offer really costs, caps beside the fleet's limits, and how much of
     one need or gang may lie in one market (None: all of it)."""
 
-    effective_price: EffectivePrice = list_price
+    effective_price: EffectivePrice | None = None  # None: by what is known of the markets
     caps: Sequence[Cap] = ()
     max_market_share: float | None = None
 
@@ -38,6 +39,7 @@ class Buy:
             stock=Stock.of(view, self.effective_price),
             purses=(*limits_as_caps(view), *(Purse.of(cap, view) for cap in self.caps)),
             max_share=self.max_market_share,
+            held=held_by_market(view) if self.max_market_share is not None else None,
         ).run()
         return (*launches_of(basket), *holds_of(basket, view))
 

@@ -29,7 +29,8 @@ def _drain(node: NodeView, now_s: float) -> Drain | None:
         return _ask(node, DrainReason.PREEMPTION, reason, record.notice_deadline_s)
     if record.state is NodeState.DRAINING and now_s - record.state_since_s > _SETTLING_S:
         # The controller or the head failed between intent and effect.
-        why = DrainReason.IDLE if record.notice_deadline_s is None else DrainReason.PREEMPTION
+        is_idle = record.notice_deadline_s is None and record.drain_deadline_s is None
+        why = DrainReason.IDLE if is_idle else DrainReason.PREEMPTION
         return _ask(node, why, "Ray does not drain it yet: asked again", record.drain_deadline_s)
     return None
 

@@ -64,6 +64,7 @@ class LaunchRequested:
     offer: Offer
     reason: str
     cell: str = "local"
+    replaces: tuple[str, ...] = ()  # launch ids whose work it is to take over: they are drained once it is ready
     kind: Literal["launch_requested"] = "launch_requested"
 
 

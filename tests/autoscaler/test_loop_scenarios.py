@@ -650,7 +650,8 @@ def test_every_action_says_why_and_what_it_beat() -> None:
     w = world()
     w.ray.submit(GPU)
     [launch] = w.loop.tick().launches
-    assert launch.reason == "cheapest for 1 x {CPU: 1, GPU: 1} (tasks and actors): $0.28/h"
+    price = "$0.28/h list, $0.29/h with preemptions expected at 0.1/h and boots of 180 s"
+    assert launch.reason == f"cheapest for 1 x {{CPU: 1, GPU: 1}} (tasks and actors): {price}"
     assert launch.alternatives == (
         f"{MIDDLE.market.key} at $0.35/h for 1",
         f"{DEAR.market.key} at $0.80/h for 1",

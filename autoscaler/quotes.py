@@ -1,0 +1,42 @@
+"""Which prices were seen in the last minutes, by market: a price that has just moved is not yet believed. Pure.
+
+Kept by the loop and handed to the view. A new start begins with nothing, and so waits once more before it trusts a
+price: the safe side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tradewind.model import Offer
+
+Quote = tuple[float, int]  # (seen from then on, micro-dollars per hour)
+Quotes = Mapping[str, tuple[Quote, ...]]  # by market key, oldest first
+
+
+def note_quotes(known: Quotes, offers: Iterable[Offer], now_s: float, keep_s: float) -> dict[str, tuple[Quote, ...]]:
+    """What was seen, with what is seen now. An offer that is missing or has no price begins anew when it is back."""
+    found: dict[str, tuple[Quote, ...]] = {}
+    for offer in offers:
+        price = offer.price_uusd_per_h
+        if price is not None:
+            key = offer.market.key
+            mine = known.get(key, ())
+            if not mine or mine[-1][1] != price:
+                mine = (*_recent(mine, now_s - keep_s), (now_s, price))
+            found[key] = mine
+    return found
+
+
+def _recent(quotes: tuple[Quote, ...], since_s: float) -> tuple[Quote, ...]:
+    """Those that were still good at `since_s` or came later."""
+    last_before = max((number for number, (at_s, _) in enumerate(quotes) if at_s <= since_s), default=0)
+    return quotes[last_before:]
+
+
+def price_range(quotes: tuple[Quote, ...], since_s: float) -> tuple[int, int] | None:
+    """(lowest, highest) price from `since_s` until now; None: it was not watched for so long."""
+    if not quotes or quotes[0][0] > since_s:
+        return None
+    prices = [price for _, price in _recent(quotes, since_s)]
+    return min(prices), max(prices)
