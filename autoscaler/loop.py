@@ -1,4 +1,6 @@
-"""The control loop: observe, decide, act, record. Owns the clock and the effects; every decision is made elsewhere."""
+"""The control loop: observe, decide, act, record. Owns the clock and the effects; every decision is made elsewhere.
+
+Calls to clouds are made beside it (clouds.py): a tick takes in what has arrived, and never waits for a slow cloud."""
 
 from __future__ import annotations
 
@@ -10,11 +12,13 @@ from dataclasses import replace
 from tradewind.autoscaler.actions import Hold, Plan
 from tradewind.autoscaler.adopt import adoptions, holding_changes
 from tradewind.autoscaler.allocate import allocate
+from tradewind.autoscaler.beside import Beside, Inline
 from tradewind.autoscaler.clock import Clock
+from tradewind.autoscaler.clouds import Clouds
 from tradewind.autoscaler.expected import new_book
 from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.forecast import spans_of_events
-from tradewind.autoscaler.observe import Observation, build_view, learn_resources, list_clouds
+from tradewind.autoscaler.observe import Observation, build_view, learn_resources
 from tradewind.autoscaler.plan import make_plan
 from tradewind.autoscaler.providers.base import PriceSource, Provider
 from tradewind.autoscaler.ray_snapshot import RayPort, RayReport, RaySnapshot, alive_by_launch_id
@@ -22,7 +26,7 @@ from tradewind.autoscaler.reconcile import Reconciler, Record, new_launch_id
 from tradewind.autoscaler.settle import Listing, Question, settle
 from tradewind.autoscaler.view import LoopSettings, View
 from tradewind.autoscaler.wanted import wanted_of
-from tradewind.errors import ProviderError, RayError
+from tradewind.errors import RayError
 from tradewind.events import AnyEvent, DecisionRecorded, PriceChanged
 from tradewind.model import Offer, Resources, Target, Wish
 from tradewind.units import format_usd
@@ -47,10 +51,12 @@ class Loop:
         wishes: Callable[[], Sequence[Wish]] = lambda: (),
         past: Iterable[AnyEvent] = (),  # the log until now, for the forecasts
         new_id: Callable[[], str] = new_launch_id,
+        beside: Beside | None = None,  # where calls to clouds are made; None: on the spot
     ) -> None:
         self.clock, self.record, self.fleet, self.ray = clock, record, fleet, ray
-        self.providers, self.prices, self.settings, self.wishes = providers, prices, settings, wishes
-        self.reconciler = Reconciler(clock, record, fleet, ray, providers, settings, new_id)
+        self.settings, self.wishes = settings, wishes
+        self.clouds = Clouds(providers, prices, clock, beside or Inline(), settings)
+        self.reconciler = Reconciler(clock, record, fleet, ray, self.clouds, settings, new_id)
         self.book = new_book(settings)
         if settings.buy_ahead:
             self.book.load(spans_of_events(past, clock.now_s()), clock.now_s())
@@ -76,6 +82,7 @@ class Loop:
 
     def tick(self) -> Plan:
         troubles: list[Hold] = []
+        self.reconciler.take_in()
         snapshot = self._ask_ray(troubles)  # before the listing: a node that the cloud took is then known as taken
         listing = self._ask_clouds(troubles)
         self._settle(snapshot, listing)
@@ -98,16 +105,22 @@ class Loop:
         Returns the launch ids that are gone; what is left after the time is still alive by the log."""
         before = {node.launch_id for node in self.fleet.alive_nodes}
         self.reconciler.end_all(reason)
-        until_s = self.clock.now_s() + timeout_s
-        while self.fleet.alive_nodes and self.clock.now_s() < until_s:
-            listing, _ = list_clouds(self.providers)
+        until_s = self.clock.steady_s() + timeout_s
+        while self.fleet.alive_nodes and self.clock.steady_s() < until_s:
+            self.reconciler.take_in()
+            listing, _ = self.clouds.look(self.settings.answer_wait_s)
             answer = settle(self._question(None, listing))
             self.record(*answer.events)
+            self._missing_since_s = dict(answer.missing)
             self.reconciler.give_up(answer.relaunch, reason)
             self.reconciler.end(answer.terminate)
             if self.fleet.alive_nodes:
                 self.clock.sleep(0.2)
         return sorted(before - {node.launch_id for node in self.fleet.alive_nodes})
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """No more calls are begun. What still hangs in a cloud ends with the process."""
+        self.clouds.close(timeout_s)
 
     # --- observe ----------------------------------------------------------------------------------------------
 
@@ -120,17 +133,15 @@ class Loop:
             return None
 
     def _ask_clouds(self, troubles: list[Hold]) -> Listing:
-        listing, wrong = list_clouds(self.providers)
+        listing, wrong = self.clouds.look(self.settings.answer_wait_s)
         for cloud, message in sorted(wrong.items()):
-            logger.warning("cloud %s could not be listed: %s", cloud, message)
             troubles.append(Hold(f"cloud {cloud}", f"could not be listed: {message}"))
         return listing
 
     def _settle(self, snapshot: RaySnapshot | None, listing: Listing) -> None:
-        now_s = self.clock.now_s()
         answer = settle(self._question(snapshot, listing))
         self.record(*answer.events)
-        self._missing_since_s = {name: self._missing_since_s.get(name, now_s) for name in answer.missing}
+        self._missing_since_s = dict(answer.missing)
         self._note_strangers(answer.strangers)
         for launch_id in answer.relaunch:
             logger.warning("launch %s is on record without an outcome: asked for again under the same id", launch_id)
@@ -139,8 +150,16 @@ class Loop:
 
     def _question(self, snapshot: RaySnapshot | None, listing: Listing) -> Question:
         in_ray = alive_by_launch_id(snapshot.nodes) if snapshot else {}
-        sent, missing = frozenset(self.reconciler.sent), self._missing_since_s
-        return Question(self.fleet, listing, in_ray, sent, missing, self.settings, self.clock.now_s())
+        return Question(
+            fleet=self.fleet,
+            listing=listing,
+            ray=in_ray,
+            sent=frozenset(self.reconciler.sent),
+            launching=self.clouds.launching,
+            missing_since_s=self._missing_since_s,
+            settings=self.settings,
+            now_s=self.clock.now_s(),
+        )
 
     def _look(self, snapshot: RaySnapshot | None, listing: Listing) -> View:
         wishes = self._wished = tuple(self.wishes())
@@ -178,13 +197,10 @@ class Loop:
         """Record prices of markets where we have nodes. The first price after a start is recorded, too: it may have
         moved while nobody looked."""
         now_s = self.clock.now_s()
-        try:
-            offers = self.prices.offers(now_s)
-        except ProviderError as error:
-            logger.warning("prices are those of the last tick: %s", error)
-            troubles.append(Hold("prices", str(error)))
-            return
-        self._offers = tuple(offer for offer in offers if offer.market.cloud in self.providers)
+        offers, wrong = self.clouds.offers()
+        if wrong:
+            troubles.append(Hold("prices", wrong))
+        self._offers = tuple(offer for offer in offers if offer.market.cloud in self.clouds.providers)
         present = {offer.market.key: offer.price_uusd_per_h for offer in self._offers}
         for node in self.fleet.alive_nodes:
             key = node.offer.market.key

@@ -1,8 +1,7 @@
-"""Ray's snapshot + the clouds' listings + the log -> one View. Pure, but for `list_clouds`, which asks."""
+"""Ray's snapshot + the clouds' listings + the log -> one View. Pure."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,14 +9,10 @@ from tradewind.autoscaler.demand import Demand, demand_of
 from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.forecast import Forecast, SeriesKey
 from tradewind.autoscaler.market import MarketMemory
-from tradewind.autoscaler.providers.base import CloudNode, Provider
 from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, alive_by_launch_id
 from tradewind.autoscaler.settle import Listing
 from tradewind.autoscaler.view import LoopSettings, NodeView, View, launched_since
-from tradewind.errors import ProviderError
 from tradewind.model import LABEL_INSTANCE_TYPE, Offer, Resources, Target, Wish
-
-logger = logging.getLogger(__name__)
 
 # Resources by which a request can fail to fit although the catalogue says that it does.
 _MEASURED = ("CPU", "GPU", "TPU", "memory")
@@ -36,23 +31,6 @@ class Observation:
     seen_resources: Mapping[str, Resources] = field(default_factory=dict)
     wanted: Mapping[SeriesKey, float] = field(default_factory=dict)
     forecasts: Mapping[SeriesKey, Forecast] = field(default_factory=dict)
-
-
-def list_clouds(providers: Mapping[str, Provider]) -> tuple[Listing, dict[str, str]]:
-    """Everything that is listed, and by cloud what went wrong. One provider may serve several clouds."""
-    nodes: dict[str, CloudNode] = {}
-    wrong: dict[str, str] = {}
-    for provider in {id(provider): provider for provider in providers.values()}.values():
-        clouds = [cloud for cloud, candidate in providers.items() if candidate is provider]
-        try:
-            nodes.update((node.launch_id, node) for node in provider.list_nodes())
-        except ProviderError as error:
-            wrong.update((cloud, str(error)) for cloud in clouds)
-        except Exception as error:
-            # A defect in one provider leaves the loop blind there, not dead.
-            logger.exception("listing %s failed", provider.name)
-            wrong.update((cloud, f"{type(error).__name__}: {error}") for cloud in clouds)
-    return Listing(nodes, frozenset(wrong)), wrong
 
 
 def build_view(fleet: FleetState, seen: Observation, settings: LoopSettings) -> View:

@@ -46,6 +46,12 @@ class LoopSettings:
     drain_grace_s: float = 15.0  # after a deadline, before we end the node ourselves
     launch_grace_s: float = 120.0  # how long a launch may stay without an answer and without being listed
     lost_grace_s: float = 60.0  # how long a known node may be absent from the cloud's list
+    # How long a cloud may take to answer. A listing or prices: it is blind, and asked anew. A launch: it may have
+    # happened, the listing tells. An end: it is asked again while the node is listed.
+    look_deadline_s: float = 30.0
+    launch_deadline_s: float = 60.0
+    end_deadline_s: float = 60.0
+    answer_wait_s: float = 0.25  # how long a tick waits for answers: once when it looks, once when it launches
     adopt_jobs: bool = True  # jobs that were sent past us are put on record
     usable_memory: float = 0.6  # what Ray offers of a machine's memory, until a node of the type has been seen
     buy_ahead: bool = False  # True: demand is forecast, and nodes are bought before it comes where that is worth it

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tradewind import __version__
 from tradewind.agent import Agent
+from tradewind.autoscaler.beside import Threads
 from tradewind.autoscaler.clock import SystemClock
 from tradewind.autoscaler.loop import Loop
 from tradewind.autoscaler.providers.local import LocalCloud
@@ -173,7 +174,10 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
             prices=cloud,
             settings=settings_of(config, head),
             wishes=agent.wishes,
+            past=(event for _, event in journal.log.read()),
+            beside=Threads(),
         )
+        stack.callback(loop.close)
         controller = Controller(config.name, journal, head, cloud, agent, loop, logs, config.timing.tick_s)
         server = stack.enter_context(serve(create_app(controller, place.make_token())))
         controller.start()
