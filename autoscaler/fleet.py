@@ -50,6 +50,7 @@ class NodeRecord:
     drain_deadline_s: float | None = None
     end: EndReason | None = None
     detail: str = ""
+    tenants: tuple[str, ...] = ()  # for whom it was bought
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,7 @@ class FleetState:
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     refusals: list[LaunchRefused] = field(default_factory=list)
     simulated: bool = False
+    _offers: dict[Offer, Offer] = field(default_factory=dict, repr=False, compare=False)  # equal ones are one object
 
     @classmethod
     def fold(cls, events: Iterable[AnyEvent]) -> FleetState:
@@ -158,12 +160,13 @@ class FleetState:
             case LaunchRequested():
                 self.nodes[event.launch_id] = NodeRecord(
                     launch_id=event.launch_id,
-                    offer=event.offer,
+                    offer=self._offers.setdefault(event.offer, event.offer),
                     cell=event.cell,
                     reason=event.reason,
                     state=NodeState.REQUESTED,
                     requested_at_s=event.at_s,
                     state_since_s=event.at_s,
+                    tenants=event.tenants,
                 )
             case LaunchRefused():
                 self.refusals.append(event)

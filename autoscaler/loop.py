@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tradewind.autoscaler.actions import Hold, Plan
 from tradewind.autoscaler.adopt import adoptions, holding_changes
-from tradewind.autoscaler.allocate import allocate
+from tradewind.autoscaler.allocate import Allocation, grant
 from tradewind.autoscaler.beside import Beside, Inline
 from tradewind.autoscaler.clock import Clock
 from tradewind.autoscaler.clouds import Clouds
@@ -29,7 +29,6 @@ from tradewind.autoscaler.wanted import wanted_of
 from tradewind.errors import RayError
 from tradewind.events import AnyEvent, DecisionRecorded, PriceChanged
 from tradewind.model import Offer, Resources, Target, Wish
-from tradewind.units import format_usd
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +62,7 @@ class Loop:
         self.view: View | None = None
         self.plan: Plan | None = None
         self.targets: dict[str, Target] = {}
-        self._wished: tuple[Wish, ...] = ()  # at the last look
+        self.granted = Allocation()
         self._offers: tuple[Offer, ...] = ()
         self._missing_since_s: dict[str, float] = {}
         self._seen_resources: Mapping[str, Resources] = {}
@@ -92,7 +91,7 @@ class Loop:
         self._note_prices(troubles)
         before = self.targets
         self.view = self._look(snapshot, listing)
-        self._note_grants(before, self.view)
+        self._note_grants(before)
         plan = make_plan(self.view, self.targets)
         self.plan = Plan(plan.at_s, (*troubles, *plan.actions), plan.targets)
         self.reconciler.act(plan)
@@ -162,7 +161,7 @@ class Loop:
         )
 
     def _look(self, snapshot: RaySnapshot | None, listing: Listing) -> View:
-        wishes = self._wished = tuple(self.wishes())
+        wishes = tuple(self.wishes())
         seen = Observation(
             now_s=self.clock.now_s(),
             snapshot=snapshot,
@@ -173,8 +172,15 @@ class Loop:
             seen_resources=self._seen_resources,
         )
         blank = build_view(self.fleet, seen, self.settings)
-        limits = self.settings.limits
-        self.targets = allocate(wishes, limits, self._offers, blank.resources_of, self.targets)
+        self.granted = grant(
+            wishes,
+            self.settings.limits,
+            self._offers,
+            blank.resources_of,
+            self.targets,
+            {job.job_id: job.spec.tenant for job in self.fleet.open_jobs},
+        )
+        self.targets = self.granted.targets
         seen = self._look_ahead(replace(seen, targets=self.targets))
         return build_view(self.fleet, seen, self.settings)
 
@@ -219,36 +225,26 @@ class Loop:
                 self.record(DecisionRecorded(at_s=at_s, action="terminate", subject=launch_id, reason=reason))
         self._strangers = frozenset(launch_id for launch_id, _ in strangers)
 
-    def _note_grants(self, before: Mapping[str, Target], view: View) -> None:
+    def _note_grants(self, before: Mapping[str, Target]) -> None:
         """Why a job may have so many workers and not more is recorded when the number changes."""
-        changed = [wish for wish in self._wished if before.get(wish.job_id) != self.targets[wish.job_id]]
-        for wish in changed:
-            reason = self._why_granted(wish, view)
-            logger.info("grant %s: %s", wish.job_id, reason)
-            event = DecisionRecorded(
-                at_s=self.clock.now_s(), action="grant", subject=wish.job_id, reason=reason, jobs=(wish.job_id,)
-            )
-            self.record(event)
+        for wish in self.granted.wishes:
+            if before.get(wish.job_id) != self.targets[wish.job_id]:
+                reason = self._why_granted(wish)
+                logger.info("grant %s: %s", wish.job_id, reason)
+                event = DecisionRecorded(
+                    at_s=self.clock.now_s(), action="grant", subject=wish.job_id, reason=reason, jobs=(wish.job_id,)
+                )
+                self.record(event)
 
-    def _why_granted(self, wish: Wish, view: View) -> str:
-        """A limit holds a job back when the job would be granted more without it."""
-        granted = self.targets[wish.job_id].workers
+    def _why_granted(self, wish: Wish) -> str:
+        granted, sharers = self.targets[wish.job_id].workers, len(self.granted.wishes)
         if granted >= wish.max_workers:
             return f"{granted} workers, all that it can use"
-        limits = self.settings.limits
-        without = {
-            f"{limits.max_nodes} nodes": replace(limits, max_nodes=None),
-            f"{format_usd(limits.max_uusd_per_h or 0)} per hour": replace(limits, max_uusd_per_h=None),
-        }
-        guilty = [
-            name
-            for name, wider in without.items()
-            if allocate(self._wished, wider, self._offers, view.resources_of)[wish.job_id].workers > granted
-        ]
-        shared = f", which {len(self._wished)} jobs share" if len(self._wished) > 1 else ""
-        limit = f"the limit of {' and of '.join(guilty)}" if guilty else "the limits on nodes and on dollars per hour"
+        guilty = self.granted.held_back_by(wish.job_id)
+        limits = " and ".join(guilty) if guilty else "several limits at once"
+        shared = f", which {sharers} jobs share" if sharers > 1 else ""
         more = "one more" if wish.replica_workers == 1 else f"one more replica of {wish.replica_workers}"
-        return f"{granted} of {wish.min_workers}..{wish.max_workers} workers: {more} would pass {limit}{shared}"
+        return f"{granted} of {wish.min_workers}..{wish.max_workers} workers: {more} would pass {limits}{shared}"
 
     def _note_holds(self, plan: Plan) -> None:
         """A hold is recorded when it is new, not at every tick."""

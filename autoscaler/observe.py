@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from tradewind.autoscaler.demand import Demand, demand_of
 from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.forecast import Forecast, SeriesKey
+from tradewind.autoscaler.limits import COUNTED_S, Tenants, launched_since
 from tradewind.autoscaler.market import MarketMemory
 from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, alive_by_launch_id
 from tradewind.autoscaler.settle import Listing
-from tradewind.autoscaler.view import LoopSettings, NodeView, View, launched_since
+from tradewind.autoscaler.view import LoopSettings, NodeView, View
 from tradewind.model import LABEL_INSTANCE_TYPE, Offer, Resources, Target, Wish
 
 # Resources by which a request can fail to fit although the catalogue says that it does.
@@ -48,7 +49,8 @@ def build_view(fleet: FleetState, seen: Observation, settings: LoopSettings) -> 
         offers=seen.offers,
         memory=MarketMemory.of(fleet, seen.now_s),
         blind_clouds=seen.listing.blind,
-        launched_last_minute=launched_since(fleet, seen.now_s - 60),
+        launched_last_minute=len(launched_since(list(fleet.nodes.values()), seen.now_s - COUNTED_S)),
+        tenants=Tenants.of(fleet) if settings.limits.are_about_tenants else Tenants(),
         seen_resources=seen.seen_resources,
         wanted=seen.wanted,
         forecasts=seen.forecasts,

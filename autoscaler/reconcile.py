@@ -14,10 +14,11 @@ from tradewind.autoscaler.actions import Action, Drain, Hold, Launch, Plan, Term
 from tradewind.autoscaler.clock import Clock
 from tradewind.autoscaler.clouds import Clouds, Outcome
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
+from tradewind.autoscaler.limits import Gate
 from tradewind.autoscaler.market import MarketMemory
 from tradewind.autoscaler.providers.base import LaunchSpec
 from tradewind.autoscaler.ray_snapshot import RayPort
-from tradewind.autoscaler.view import Limits, LoopSettings, launched_since
+from tradewind.autoscaler.view import LoopSettings
 from tradewind.errors import AmbiguousOutcome, ProviderError, RayError, Scope
 from tradewind.events import (
     AnyEvent,
@@ -39,19 +40,6 @@ Record = Callable[..., None]  # record(*events): appends to the log and applies 
 
 def new_launch_id() -> str:
     return f"tw-{uuid.uuid4().hex[:12]}"
-
-
-def limit_passed(fleet: FleetState, offer: Offer, limits: Limits, now_s: float) -> str:
-    """The last gate before a launch: which limit this offer would pass, or nothing."""
-    alive = fleet.alive_nodes
-    price = sum(node.offer.price_uusd_per_h or 0 for node in alive) + (offer.price_uusd_per_h or 0)
-    if limits.max_nodes is not None and len(alive) + 1 > limits.max_nodes:
-        return f"the limit of {limits.max_nodes} nodes"
-    if limits.max_uusd_per_h is not None and price > limits.max_uusd_per_h:
-        return f"the limit of {format_usd(limits.max_uusd_per_h)} per hour"
-    if limits.launches_per_minute is not None and launched_since(fleet, now_s - 60) + 1 > limits.launches_per_minute:
-        return f"the limit of {limits.launches_per_minute} launches per minute"
-    return ""
 
 
 @dataclass(slots=True)
@@ -82,12 +70,14 @@ class Reconciler:
     sent: set[str] = field(default_factory=set)
     _attempts: dict[str, _Attempt] = field(default_factory=dict)  # of this tick, by the launch id that was asked for
     _refused: deque[_Attempt] = field(default_factory=deque)
-    _memory: MarketMemory | None = None  # of what was refused; folded anew when the record has changed
+    # What was refused, and what the limits leave: folded anew when the record has changed otherwise than by launches.
+    _memory: MarketMemory | None = None
+    _gate: Gate | None = None
 
     def act(self, plan: Plan) -> None:
         """A launch that is refused while this waits goes on to its next best offer. One that is refused later is left
         to the plan of that tick, which knows what is wanted then."""
-        self._memory = None
+        self._memory = self._gate = None
         for action in plan.actions:
             self._act(action)
             self._fail_over()
@@ -119,11 +109,16 @@ class Reconciler:
             if (block := self._memory.block_of(offer, now_s)) is not None:
                 attempt.ruled_out.append(f"{offer.market}: {block.describe(now_s)}")  # refused a moment ago
                 continue
-            if passed := limit_passed(self.fleet, offer, self.settings.limits, now_s):
+            gate = self._gate = self._gate or Gate(self.fleet, self.settings.limits, now_s)
+            tenants = (
+                gate.tenants.of_jobs(attempt.action.jobs) if self.settings.limits.are_about_tenants else frozenset()
+            )
+            if passed := gate.passed(offer, tenants):
                 logger.warning("not launched: %s would pass %s", offer.market, passed)
                 attempt.ruled_out.append(f"{offer.market}: would pass {passed}")
                 continue
-            launch_id = self._ask_for(offer, attempt)
+            gate.count(offer, tenants)
+            launch_id = self._ask_for(offer, attempt, tenants)
             self._attempts[launch_id] = attempt
             self.send(self.fleet.nodes[launch_id])
             return
@@ -132,14 +127,21 @@ class Reconciler:
         while self._refused:
             self._launch(self._refused.popleft())
 
-    def _ask_for(self, offer: Offer, attempt: _Attempt) -> str:
+    def _ask_for(self, offer: Offer, attempt: _Attempt, tenants: Iterable[str]) -> str:
         """On record before the call, together with what was tried in vain before it."""
         launch_id, now_s, action = self.new_id(), self.clock.now_s(), attempt.action
         reason = action.reason
         if offer is not action.offer:
             reason += f"; first choice refused, next best at {format_usd(offer.price_uusd_per_h or 0)}/h"
         self.record(
-            LaunchRequested(at_s=now_s, launch_id=launch_id, offer=offer, reason=reason, cell=self.settings.cell),
+            LaunchRequested(
+                at_s=now_s,
+                launch_id=launch_id,
+                offer=offer,
+                reason=reason,
+                cell=self.settings.cell,
+                tenants=tuple(sorted(tenants)),
+            ),
             DecisionRecorded(
                 at_s=now_s,
                 action="launch",
@@ -191,7 +193,7 @@ class Reconciler:
         logger.info("launch %s refused: %s", launch_id, error)
         if self.fleet.nodes[launch_id].state is not NodeState.REQUESTED:
             return  # the listing was quicker, and knows better
-        self._memory = None
+        self._memory = self._gate = None
         self.record(
             LaunchRefused(
                 at_s=self.clock.now_s(),

@@ -6,28 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tradewind.autoscaler.demand import Demand
-from tradewind.autoscaler.fleet import FleetState, NodeRecord
+from tradewind.autoscaler.fleet import NodeRecord
 from tradewind.autoscaler.forecast import Forecast, SeriesKey
+from tradewind.autoscaler.limits import Limits as Limits  # a part of the settings: found here, too
+from tradewind.autoscaler.limits import Tenants
 from tradewind.autoscaler.market import MarketMemory
 from tradewind.autoscaler.providers.base import CloudNode
 from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot
 from tradewind.model import Offer, Resources
 from tradewind.states import NodeState
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What no policy and no bug may pass: held once when planning, and again just before each launch."""
-
-    max_nodes: int | None = None
-    max_uusd_per_h: int | None = None
-    launches_per_minute: int | None = 60
-
-    def __post_init__(self) -> None:
-        for name in ("max_nodes", "max_uusd_per_h", "launches_per_minute"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ValueError(f"{name} cannot be negative: {value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +95,7 @@ class View:
     memory: MarketMemory = field(default_factory=MarketMemory)
     blind_clouds: frozenset[str] = frozenset()  # not listed at this tick: nothing is bought there
     launched_last_minute: int = 0
+    tenants: Tenants = field(default_factory=Tenants)  # whose jobs and nodes are, where limits ask for it
     seen_resources: Mapping[str, Resources] = field(default_factory=dict)  # instance type -> what such nodes brought
     wanted: Mapping[SeriesKey, float] = field(default_factory=dict)  # running and waiting, by tenant and shape
     forecasts: Mapping[SeriesKey, Forecast] = field(default_factory=dict)  # of the same; none: be reactive
@@ -123,9 +111,3 @@ class View:
 def price_of(nodes: tuple[NodeView, ...]) -> int:
     """What the alive nodes cost per hour. A node without a price counts nothing here and is said so on the receipt."""
     return sum(node.requested.offer.price_uusd_per_h or 0 for node in nodes)
-
-
-def launched_since(fleet: FleetState, since_s: float) -> int:
-    """Refused launches are not counted: failing over is not buying."""
-    nodes = fleet.nodes.values()
-    return sum(1 for node in nodes if node.requested_at_s > since_s and node.state is not NodeState.FAILED)

@@ -64,6 +64,7 @@ class LaunchRequested:
     offer: Offer
     reason: str
     cell: str = "local"
+    tenants: tuple[str, ...] = ()  # on whose behalf; empty: where no limit asks for it
     kind: Literal["launch_requested"] = "launch_requested"
 
 
