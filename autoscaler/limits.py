@@ -226,25 +226,37 @@ def launched_since(nodes: Iterable[NodeRecord], since_s: float) -> list[NodeReco
     return [node for node in nodes if node.requested_at_s > since_s and node.state is not NodeState.FAILED]
 
 
+def left_of(limits: Limits, fleet: FleetState, tenants: Tenants, now_s: float) -> list[tuple[Bound, float]]:
+    """What each bound leaves, by the record."""
+    nodes = list(fleet.nodes.values())
+    alive = lots_of((node for node in nodes if is_alive(node.state)), tenants)
+    fresh = lots_of(launched_since(nodes, now_s - COUNTED_S), tenants)
+    bounds = bounds_of(limits, tenants.known)
+    return [(bound, bound.most - used(bound, fresh if bound.is_rate else alive)) for bound in bounds]
+
+
 class Gate:
     """The last one before a launch: what each bound leaves by the record, counted down with every launch."""
 
     def __init__(self, fleet: FleetState, limits: Limits, now_s: float) -> None:
-        self.tenants = Tenants.of(fleet) if limits.are_about_tenants else Tenants()
-        nodes = list(fleet.nodes.values())
-        alive = lots_of((node for node in nodes if is_alive(node.state)), self.tenants)
-        fresh = lots_of(launched_since(nodes, now_s - COUNTED_S), self.tenants)
-        bounds = bounds_of(limits, self.tenants.known)
-        self._left = [(bound, bound.most - used(bound, fresh if bound.is_rate else alive)) for bound in bounds]
+        self._by_tenant = limits.are_about_tenants
+        self.tenants = Tenants.of(fleet) if self._by_tenant else Tenants()
+        self._left = left_of(limits, fleet, self.tenants, now_s)
 
-    def passed(self, offer: Offer, tenants: Collection[str] = ()) -> str:
-        """The limit that one more of these would pass, or nothing."""
-        for bound, left in self._left:
-            if bound.is_about(offer, tenants) and bound.weigh(offer) > left + 1e-9:
-                return bound.name
-        return ""
-
-    def count(self, offer: Offer, tenants: Collection[str] = ()) -> None:
+    def admit(self, offer: Offer, job_ids: Iterable[str] = ()) -> tuple[str, frozenset[str]]:
+        """The limit that one more of these would pass (nothing: it may be launched, and is counted), and the tenants
+        for whom it then counts: those of the jobs, as far as they have room for it. Where it is not known for whom it
+        is, everybody who may be asking must have room."""
+        named = frozenset(self.tenants.of_job.get(job_id, NOBODY) for job_id in job_ids)
+        passed = {tenant: self._passed(offer, tenant) for tenant in sorted(named or self.tenants.askers)}
+        fine = frozenset(tenant for tenant, name in passed.items() if not name)
+        if not fine or (not named and len(fine) < len(passed)):
+            return next(name for name in passed.values() if name), frozenset()
         self._left = [
-            (bound, left - bound.weigh(offer) if bound.is_about(offer, tenants) else left) for bound, left in self._left
+            (bound, left - bound.weigh(offer) if bound.is_about(offer, fine) else left) for bound, left in self._left
         ]
+        return "", fine if self._by_tenant else frozenset()
+
+    def _passed(self, offer: Offer, tenant: str) -> str:
+        tight = (b for b, left in self._left if b.is_about(offer, (tenant,)) and b.weigh(offer) > left + 1e-9)
+        return next((bound.name for bound in tight), "")

@@ -15,6 +15,7 @@ from tradewind.autoscaler.allocate import Allocation, grant
 from tradewind.autoscaler.beside import Beside, Inline
 from tradewind.autoscaler.clock import Clock
 from tradewind.autoscaler.clouds import Clouds
+from tradewind.autoscaler.dry_run import DryReconciler, would
 from tradewind.autoscaler.expected import new_book
 from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.forecast import spans_of_events
@@ -55,7 +56,8 @@ class Loop:
         self.clock, self.record, self.fleet, self.ray = clock, record, fleet, ray
         self.settings, self.wishes = settings, wishes
         self.clouds = Clouds(providers, prices, clock, beside or Inline(), settings)
-        self.reconciler = Reconciler(clock, record, fleet, ray, self.clouds, settings, new_id)
+        reconciler = DryReconciler if settings.dry_run else Reconciler
+        self.reconciler = reconciler(clock, record, fleet, ray, self.clouds, settings, new_id)
         self.book = new_book(settings)
         if settings.buy_ahead:
             self.book.load(spans_of_events(past, clock.now_s()), clock.now_s())
@@ -93,7 +95,8 @@ class Loop:
         self.view = self._look(snapshot, listing)
         self._note_grants(before)
         plan = make_plan(self.view, self.targets)
-        self.plan = Plan(plan.at_s, (*troubles, *plan.actions), plan.targets)
+        plan = would(plan) if self.settings.dry_run else plan
+        self.plan = Plan(plan.at_s, (*troubles, *self.view.withheld, *plan.actions), plan.targets)
         self.reconciler.act(plan)
         self._note_holds(self.plan)
         self._report(snapshot, self.plan)
@@ -101,7 +104,10 @@ class Loop:
 
     def end_all(self, reason: str, timeout_s: float) -> list[str]:
         """The fleet is taken down: every node is ended, and this waits until the clouds list none of them any more.
-        Returns the launch ids that are gone; what is left after the time is still alive by the log."""
+        Returns the launch ids that are gone; what is left after the time is still alive by the log. In a dry run that
+        is everything."""
+        if self.settings.dry_run:
+            return []
         before = {node.launch_id for node in self.fleet.alive_nodes}
         self.reconciler.end_all(reason)
         until_s = self.clock.steady_s() + timeout_s
@@ -143,7 +149,7 @@ class Loop:
         self._missing_since_s = dict(answer.missing)
         self._note_strangers(answer.strangers)
         for launch_id in answer.relaunch:
-            logger.warning("launch %s is on record without an outcome: asked for again under the same id", launch_id)
+            logger.warning("launch %s is on record without an outcome: its call is made under the same id", launch_id)
             self.reconciler.send(self.fleet.nodes[launch_id])
         self.reconciler.end(answer.terminate, {name: node.offer.market.cloud for name, node in listing.nodes.items()})
 
@@ -219,7 +225,7 @@ class Loop:
 
     def _note_strangers(self, strangers: Sequence[tuple[str, str]]) -> None:
         for launch_id, reason in strangers:
-            if launch_id not in self._strangers:
+            if launch_id not in self._strangers and not self.settings.dry_run:
                 logger.error("node %s is ended: %s", launch_id, reason)
                 at_s = self.clock.now_s()
                 self.record(DecisionRecorded(at_s=at_s, action="terminate", subject=launch_id, reason=reason))

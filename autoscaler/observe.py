@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tradewind.autoscaler.demand import Demand, demand_of
 from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.forecast import Forecast, SeriesKey
-from tradewind.autoscaler.limits import COUNTED_S, Tenants, launched_since
+from tradewind.autoscaler.limits import COUNTED_S, Tenants, launched_since, left_of
 from tradewind.autoscaler.market import MarketMemory
 from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, alive_by_launch_id
 from tradewind.autoscaler.settle import Listing
 from tradewind.autoscaler.view import LoopSettings, NodeView, View
+from tradewind.autoscaler.withhold import Room, withhold
 from tradewind.model import LABEL_INSTANCE_TYPE, Offer, Resources, Target, Wish
 
 # Resources by which a request can fail to fit although the catalogue says that it does.
@@ -40,7 +41,7 @@ def build_view(fleet: FleetState, seen: Observation, settings: LoopSettings) -> 
         NodeView(record, seen.listing.nodes.get(record.launch_id), in_ray.get(record.launch_id))
         for record in fleet.alive_nodes
     )
-    return View(
+    view = View(
         now_s=seen.now_s,
         settings=settings,
         nodes=nodes,
@@ -50,11 +51,19 @@ def build_view(fleet: FleetState, seen: Observation, settings: LoopSettings) -> 
         memory=MarketMemory.of(fleet, seen.now_s),
         blind_clouds=seen.listing.blind,
         launched_last_minute=len(launched_since(list(fleet.nodes.values()), seen.now_s - COUNTED_S)),
-        tenants=Tenants.of(fleet) if settings.limits.are_about_tenants else Tenants(),
         seen_resources=seen.seen_resources,
         wanted=seen.wanted,
         forecasts=seen.forecasts,
     )
+    return _within_limits(view, fleet) if settings.limits.are_about_tenants else view
+
+
+def _within_limits(view: View, fleet: FleetState) -> View:
+    """With whose everything is, and without the demand of tenants that have reached a limit."""
+    tenants = Tenants.of(fleet)
+    theirs = [each for each in left_of(view.settings.limits, fleet, tenants, view.now_s) if each[0].part.tenant]
+    demand, withheld = withhold(view.demand, Room(theirs, tenants, view.offers, view.resources_of))
+    return replace(view, tenants=tenants, demand=demand, withheld=withheld)
 
 
 def _demand(seen: Observation, nodes: Sequence[NodeView]) -> Demand:

@@ -96,7 +96,7 @@ def _cap(bound: Bound, taken: float, tenants: Tenants, gangs: Mapping[str, str])
     if part.tenant:
 
         def sources(source: str) -> bool:  # nobody in particular: it may be this tenant
-            return not source or part.tenant in tenants.of_jobs(_jobs_in(source, gangs))
+            return not source or part.tenant in tenants.of_jobs(jobs_in(source, gangs))
 
     if replace(part, tenant="") != Part():
         offers = part.has
@@ -106,7 +106,7 @@ def _cap(bound: Bound, taken: float, tenants: Tenants, gangs: Mapping[str, str])
     return Cap(bound.name, offers, sources, max_nodes=bound.most, used_nodes=taken, units=units)
 
 
-def _jobs_in(source: str, gangs: Mapping[str, str]) -> list[str]:
+def jobs_in(source: str, gangs: Mapping[str, str]) -> list[str]:
     """Who asks, as demand.py and packing_rules.py name them: "job NAME, ...", "gang ID"; others are nobody's."""
     job_id = source.removeprefix("job ").split(",")[0] if source.startswith("job ") else gangs.get(source, "")
     return [job_id] if job_id else []

@@ -109,15 +109,12 @@ class Reconciler:
             if (block := self._memory.block_of(offer, now_s)) is not None:
                 attempt.ruled_out.append(f"{offer.market}: {block.describe(now_s)}")  # refused a moment ago
                 continue
-            gate = self._gate = self._gate or Gate(self.fleet, self.settings.limits, now_s)
-            tenants = (
-                gate.tenants.of_jobs(attempt.action.jobs) if self.settings.limits.are_about_tenants else frozenset()
-            )
-            if passed := gate.passed(offer, tenants):
+            self._gate = self._gate or Gate(self.fleet, self.settings.limits, now_s)
+            passed, tenants = self._gate.admit(offer, attempt.action.jobs)
+            if passed:
                 logger.warning("not launched: %s would pass %s", offer.market, passed)
                 attempt.ruled_out.append(f"{offer.market}: would pass {passed}")
                 continue
-            gate.count(offer, tenants)
             launch_id = self._ask_for(offer, attempt, tenants)
             self._attempts[launch_id] = attempt
             self.send(self.fleet.nodes[launch_id])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tradewind.autoscaler.actions import Hold
 from tradewind.autoscaler.demand import Demand
 from tradewind.autoscaler.fleet import NodeRecord
 from tradewind.autoscaler.forecast import Forecast, SeriesKey
@@ -39,6 +40,7 @@ class LoopSettings:
     launch_deadline_s: float = 60.0
     end_deadline_s: float = 60.0
     answer_wait_s: float = 0.25  # how long a tick waits for answers: once when it looks, once when it launches
+    dry_run: bool = False  # nothing is launched, drained or ended; what would be is told
     adopt_jobs: bool = True  # jobs that were sent past us are put on record
     usable_memory: float = 0.6  # what Ray offers of a machine's memory, until a node of the type has been seen
     buy_ahead: bool = False  # True: demand is forecast, and nodes are bought before it comes where that is worth it
@@ -91,6 +93,7 @@ class View:
     nodes: tuple[NodeView, ...] = ()  # alive by the log
     snapshot: RaySnapshot | None = None  # None: the head does not answer, so nothing is known of demand
     demand: Demand = field(default_factory=Demand)
+    withheld: tuple[Hold, ...] = ()  # what is asked for and not planned for: its tenant is at a limit
     offers: tuple[Offer, ...] = ()
     memory: MarketMemory = field(default_factory=MarketMemory)
     blind_clouds: frozenset[str] = frozenset()  # not listed at this tick: nothing is bought there

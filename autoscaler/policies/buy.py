@@ -39,7 +39,7 @@ class Buy:
             purses=(*limits_as_caps(view), *(Purse.of(cap, view) for cap in self.caps)),
             max_share=self.max_market_share,
         ).run()
-        return (*launches_of(basket), *holds_of(basket, view))
+        return (*launches_of(basket, view.demand), *holds_of(basket, view))
 
 
 decide = Buy()
