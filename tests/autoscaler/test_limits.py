@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tradewind.autoscaler.actions import Launch, Plan
-from tradewind.autoscaler.allocate import allocate
+from tradewind.autoscaler.allocate import allocate, grant
 from tradewind.autoscaler.limits import EACH, Limits, Part, Rule, Tenants, bounds_of
 from tradewind.autoscaler.ray_snapshot import Strategy
 from tradewind.autoscaler.testing import World, make_offer
@@ -170,8 +170,8 @@ def test_workers_are_granted_within_the_limits_of_the_tenant_and_of_what_fits() 
     whose = {"a": "research", "b": "vision"}
 
     def granted(*rules: Rule, offers: Sequence[Offer] = (EAST, GCP)) -> list[int]:
-        found = allocate(wishes, Limits(rules=rules), offers, tenant_of=whose)
-        return [found.targets[name].replicas for name in ("a", "b")]
+        targets = allocate(wishes, Limits(rules=rules), offers, tenant_of=whose)
+        return [targets[name].replicas for name in ("a", "b")]
 
     assert granted(rule(3, tenant="research")) == [3, 8]
     assert granted(rule(tenant="research", max_uusd_per_h=700_000)) == [2, 8]
@@ -181,7 +181,8 @@ def test_workers_are_granted_within_the_limits_of_the_tenant_and_of_what_fits() 
 
 
 def test_the_grant_names_the_limit_that_holds_it_back() -> None:
-    found = allocate([Wish("a", 1, 8, GPU)], Limits(max_nodes=5, rules=(rule(3, tenant="default"),)), (EAST,))
+    limits = Limits(max_nodes=5, rules=(rule(3, tenant="default"),))
+    found = grant([Wish("a", 1, 8, GPU)], limits, (EAST,), lambda offer: offer.resources)
     assert found.targets["a"].replicas == 3
     assert found.held_back_by("a") == ["the limit of 3 nodes of tenant default"]
 
