@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Generic, TypeVar
 
 from tradewind.events import (
     AnyEvent,
     CheckpointCommitted,
+    ClockJumped,
     ControllerStarted,
     DrainRefused,
     DrainRequested,
@@ -103,6 +104,7 @@ class _Copier(Generic[Record]):
         return fresh
 
 
+_NODE_TIMES = tuple(each.name for each in fields(NodeRecord) if each.name.endswith("_s"))
 _node_with = _Copier(NodeRecord)
 _job_with = _Copier(JobRecord)
 
@@ -142,6 +144,11 @@ class FleetState:
         return [node for node in list(self.nodes.values()) if is_alive(node.state)]  # as below
 
     @property
+    def newest_s(self) -> float:
+        """When the last thing happened to a node."""
+        return max((node.state_since_s for node in list(self.nodes.values())), default=0.0)
+
+    @property
     def open_jobs(self) -> list[JobRecord]:
         """Copied first: the loop's thread reads while another one submits a job."""
         return [job for job in list(self.jobs.values()) if not is_over(job.state)]
@@ -176,7 +183,7 @@ class FleetState:
                 self._move(
                     event.launch_id,
                     NodeState.BOOTING,
-                    event.at_s,
+                    event.at_s if event.seen_at_s is None else event.seen_at_s,
                     instance_id=event.instance_id,
                     launched_at_s=event.at_s,
                 )
@@ -208,6 +215,8 @@ class FleetState:
                 )
             case ControllerStarted():
                 self.simulated = event.simulated
+            case ClockJumped():
+                self._shift(event.jump_s)
             case _:
                 self._apply_to_job(event)
 
@@ -237,6 +246,16 @@ class FleetState:
                 self._report(event, checkpoint_step=event.step)
             case _:
                 pass
+
+    def _shift(self, jump_s: float) -> None:
+        """All times of nodes and refusals by the new clock, so that ages, and the time that is left until a deadline,
+        stay what they were."""
+        for launch_id, node in self.nodes.items():
+            times = {name: getattr(node, name) for name in _NODE_TIMES}
+            self.nodes[launch_id] = _node_with(
+                node, **{name: at_s + jump_s for name, at_s in times.items() if at_s is not None}
+            )
+        self.refusals = [replace(refusal, at_s=refusal.at_s + jump_s) for refusal in self.refusals]
 
     def _move(self, launch_id: str, to: NodeState, at_s: float, **changes: object) -> None:
         node = self.nodes[launch_id]

@@ -24,14 +24,16 @@ from tradewind.autoscaler.plan import make_plan
 from tradewind.autoscaler.providers.base import PriceSource, Provider
 from tradewind.autoscaler.ray_snapshot import RayPort, RayReport, RaySnapshot, alive_by_launch_id
 from tradewind.autoscaler.reconcile import Reconciler, Record, new_launch_id
-from tradewind.autoscaler.settle import Listing, Question, settle
-from tradewind.autoscaler.view import LoopSettings, View
+from tradewind.autoscaler.settle import Listing, Question, overdue_ends, settle
+from tradewind.autoscaler.view import LoopSettings, SeenResources, View
 from tradewind.autoscaler.wanted import wanted_of
 from tradewind.errors import RayError
-from tradewind.events import AnyEvent, DecisionRecorded, PriceChanged
-from tradewind.model import Offer, Resources, Target, Wish
+from tradewind.events import AnyEvent, ClockJumped, DecisionRecorded, PriceChanged
+from tradewind.model import Offer, Target, Wish
 
 logger = logging.getLogger(__name__)
+
+CLOCK_TOLERANCE_S = 10.0  # clocks are corrected by less than this all the time; no time-out is so short
 
 
 class Loop:
@@ -65,9 +67,10 @@ class Loop:
         self.plan: Plan | None = None
         self.targets: dict[str, Target] = {}
         self.granted = Allocation()
+        self._last_clock_s: tuple[float, float] | None = None  # calendar, steady
         self._offers: tuple[Offer, ...] = ()
         self._missing_since_s: dict[str, float] = {}
-        self._seen_resources: Mapping[str, Resources] = {}
+        self._seen_resources: SeenResources = {}
         self._known_prices: dict[str, int] = {}
         self._said: frozenset[tuple[str, str]] = frozenset()
         self._strangers: frozenset[str] = frozenset()
@@ -83,14 +86,16 @@ class Loop:
 
     def tick(self) -> Plan:
         troubles: list[Hold] = []
+        self._note_clock()
         self.reconciler.take_in()
         snapshot = self._ask_ray(troubles)  # before the listing: a node that the cloud took is then known as taken
         listing = self._ask_clouds(troubles)
         self._settle(snapshot, listing)
         if snapshot is not None:
             self._note_jobs(snapshot)
-            self._seen_resources = learn_resources(self._seen_resources, snapshot.nodes)
+            self._seen_resources = learn_resources(self._seen_resources, snapshot.nodes, self.fleet.nodes)
         self._note_prices(troubles)
+        troubles.extend(overdue_ends(self.fleet.alive_nodes, self.settings, self.clock.now_s()))
         before = self.targets
         self.view = self._look(snapshot, listing)
         self._note_grants(before)
@@ -126,6 +131,20 @@ class Loop:
     def close(self, timeout_s: float = 5.0) -> None:
         """No more calls are begun. What still hangs in a cloud ends with the process."""
         self.clouds.close(timeout_s)
+
+    def _note_clock(self) -> None:
+        """A clock that was set ends no node and makes nobody wait: times on record are shifted with it. Before the
+        first tick it may have been set, too; that is seen when the record lies in the future."""
+        now_s, steady_s = self.clock.now_s(), self.clock.steady_s()
+        if self._last_clock_s is None:
+            jump_s = min(0.0, now_s - self.fleet.newest_s)
+        else:
+            jump_s = (now_s - self._last_clock_s[0]) - (steady_s - self._last_clock_s[1])
+        self._last_clock_s = (now_s, steady_s)
+        if abs(jump_s) > CLOCK_TOLERANCE_S:
+            logger.warning("the clock was set by %.0f s: times on record are shifted by as much", jump_s)
+            self.record(ClockJumped(at_s=now_s, jump_s=jump_s))
+            self._missing_since_s = {name: since_s + jump_s for name, since_s in self._missing_since_s.items()}
 
     # --- observe ----------------------------------------------------------------------------------------------
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tradewind.autoscaler.demand import Demand, demand_of
-from tradewind.autoscaler.fleet import FleetState
+from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.autoscaler.forecast import Forecast, SeriesKey
 from tradewind.autoscaler.limits import COUNTED_S, Tenants, launched_since, left_of
 from tradewind.autoscaler.market import MarketMemory
 from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, alive_by_launch_id
 from tradewind.autoscaler.settle import Listing
-from tradewind.autoscaler.view import LoopSettings, NodeView, View
+from tradewind.autoscaler.view import LoopSettings, NodeView, SeenResources, View, seen_keys
 from tradewind.autoscaler.withhold import Room, withhold
-from tradewind.model import LABEL_INSTANCE_TYPE, Offer, Resources, Target, Wish
+from tradewind.model import Offer, Resources, Target, Wish
 
 # Resources by which a request can fail to fit although the catalogue says that it does.
 _MEASURED = ("CPU", "GPU", "TPU", "memory")
@@ -30,7 +30,7 @@ class Observation:
     offers: tuple[Offer, ...]
     wishes: tuple[Wish, ...] = ()
     targets: Mapping[str, Target] = field(default_factory=dict)
-    seen_resources: Mapping[str, Resources] = field(default_factory=dict)
+    seen_resources: SeenResources = field(default_factory=dict)
     wanted: Mapping[SeriesKey, float] = field(default_factory=dict)
     forecasts: Mapping[SeriesKey, Forecast] = field(default_factory=dict)
 
@@ -79,14 +79,18 @@ def _demand(seen: Observation, nodes: Sequence[NodeView]) -> Demand:
     return demand_of(seen.snapshot, seen.wishes, seen.targets, frozenset(leaving | dead), frozenset(doomed))
 
 
-def learn_resources(known: Mapping[str, Resources], nodes: Sequence[RayNode]) -> dict[str, Resources]:
-    """What nodes of each instance type really bring to Ray: the least that was seen."""
-    learnt = {kind: dict(amounts) for kind, amounts in known.items()}
+def learn_resources(
+    known: SeenResources, nodes: Sequence[RayNode], records: Mapping[str, NodeRecord]
+) -> dict[tuple[str, ...], Resources]:
+    """What nodes really bring to Ray: the least that was seen, by the place and type that were bought, and by the type
+    in all places. Places are kept apart, since a type may differ between them: what one brings must not be believed of
+    another where it is known better."""
+    learnt = {key: dict(amounts) for key, amounts in known.items()}
     for node in nodes:
-        kind = node.labels.get(LABEL_INSTANCE_TYPE, "")
-        if kind and node.is_alive and node.total:
-            mine = learnt.setdefault(kind, {})
-            for name in _MEASURED:
-                if name in node.total:
-                    mine[name] = min(mine.get(name, node.total[name]), node.total[name])
-    return {kind: amounts for kind, amounts in learnt.items() if amounts}
+        if node.is_alive and node.total and node.launch_id in records:
+            for key in seen_keys(records[node.launch_id].offer):
+                mine = learnt.setdefault(key, {})
+                for name in _MEASURED:
+                    if name in node.total:
+                        mine[name] = min(mine.get(name, node.total[name]), node.total[name])
+    return {key: amounts for key, amounts in learnt.items() if amounts}

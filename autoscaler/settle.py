@@ -6,9 +6,10 @@ without an answer is asked for again only under its own launch id, which the pro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from tradewind.autoscaler.actions import Hold
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.autoscaler.providers.base import CloudNode, CloudState
 from tradewind.autoscaler.ray_snapshot import RayNode
@@ -100,7 +101,10 @@ def _settle_listed(node: NodeRecord, cloud: CloudNode, question: Question) -> Se
     state = node.state
     billed_from_s = cloud.billed_from_s or (cloud.created_at_s if cloud.state is CloudState.RUNNING else None)
     if state is NodeState.REQUESTED and billed_from_s is not None:
-        events.append(NodeLaunched(at_s=billed_from_s, launch_id=node.launch_id, instance_id=cloud.instance_id))
+        launched = NodeLaunched(
+            at_s=billed_from_s, launch_id=node.launch_id, instance_id=cloud.instance_id, seen_at_s=question.now_s
+        )
+        events.append(launched)
         state = NodeState.BOOTING
     if cloud.state is CloudState.GONE:
         return Settlement((*events, _gone(node, cloud, question.now_s)))
@@ -174,3 +178,12 @@ def _adopt(cloud: CloudNode, question: Question) -> tuple[AnyEvent, ...]:
         cell=question.settings.cell,
     )
     return (asked, DecisionRecorded(at_s=question.now_s, action="adopt", subject=cloud.launch_id, reason=reason))
+
+
+def overdue_ends(nodes: Iterable[NodeRecord], settings: LoopSettings, now_s: float) -> list[Hold]:
+    """Nodes that were asked to end long ago and are still there: they are asked again, and somebody should look."""
+    return [
+        Hold(f"end of {node.launch_id}", f"{node.offer.market.cloud} still runs it; end it by hand if this goes on")
+        for node in nodes
+        if node.state is NodeState.TERMINATING and now_s - node.state_since_s > settings.end_grace_s
+    ]

@@ -252,6 +252,7 @@ class World:
     wishes: list[Wish] = field(default_factory=list)
     beside: Beside | None = None  # None: calls are made on the spot
     clouds: Mapping[str, FakeCloud] = field(default_factory=dict)  # by name; none: one cloud sells all offers
+    our_clock: Clock | None = None  # of the loop, where it is another than that of the clouds and of Ray
 
     def __post_init__(self) -> None:
         self.cloud = FakeCloud(self.clock, self.offers)
@@ -264,7 +265,7 @@ class World:
         """A controller starts: its state is what the log says. Call again for a crash and a new start."""
         self.fleet = FleetState.fold(decode(line) for line in self.log)
         self.loop = Loop(
-            clock=self.clock,
+            clock=self.our_clock or self.clock,
             record=self.record,
             fleet=self.fleet,
             ray=self.ray,

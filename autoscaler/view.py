@@ -17,6 +17,14 @@ from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot
 from tradewind.model import Offer, Resources
 from tradewind.states import NodeState
 
+SeenResources = Mapping[tuple[str, ...], Resources]  # by `seen_keys`: what such nodes brought to Ray
+
+
+def seen_keys(offer: Offer) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Under which keys it is known what such a node brings: the best first."""
+    market = offer.market
+    return (market.cloud, market.zone, market.instance_type), (market.cloud, market.instance_type)
+
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings:
@@ -33,6 +41,7 @@ class LoopSettings:
     drain_timeout_s: float = 120.0  # for drains without a deadline
     drain_grace_s: float = 15.0  # after a deadline, before we end the node ourselves
     launch_grace_s: float = 120.0  # how long a launch may stay without an answer and without being listed
+    end_grace_s: float = 300.0  # how long a node may be there after we asked for its end, before people are told
     lost_grace_s: float = 60.0  # how long a known node may be absent from the cloud's list
     # How long a cloud may take to answer. A listing or prices: it is blind, and asked anew. A launch: it may have
     # happened, the listing tells. An end: it is asked again while the node is listed.
@@ -99,7 +108,7 @@ class View:
     blind_clouds: frozenset[str] = frozenset()  # not listed at this tick: nothing is bought there
     launched_last_minute: int = 0
     tenants: Tenants = field(default_factory=Tenants)  # whose jobs and nodes are, where limits ask for it
-    seen_resources: Mapping[str, Resources] = field(default_factory=dict)  # instance type -> what such nodes brought
+    seen_resources: SeenResources = field(default_factory=dict)
     wanted: Mapping[SeriesKey, float] = field(default_factory=dict)  # running and waiting, by tenant and shape
     forecasts: Mapping[SeriesKey, Forecast] = field(default_factory=dict)  # of the same; none: be reactive
 
@@ -108,7 +117,8 @@ class View:
         otherwise a request that only fits on paper would be bought for again and again."""
         found = dict(offer.resources)
         found["memory"] = found.get("memory", 0.0) * self.settings.usable_memory
-        return {**found, **self.seen_resources.get(offer.market.instance_type, {})}
+        seen = (self.seen_resources.get(key) for key in seen_keys(offer))
+        return {**found, **next((amounts for amounts in seen if amounts), {})}
 
 
 def price_of(nodes: tuple[NodeView, ...]) -> int:
