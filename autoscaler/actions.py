@@ -25,7 +25,7 @@ class Launch:
 @dataclass(frozen=True, slots=True)
 class Drain:
     launch_id: str
-    ray_node_id: str
+    ray_node_ids: tuple[str, ...]  # of a slice: all hosts, the first host first
     why: DrainReason
     reason: str
     deadline_s: float | None = None

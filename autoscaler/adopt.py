@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.autoscaler.ray_snapshot import RayJob, RaySnapshot
+from tradewind.autoscaler.shape import add_up
 from tradewind.events import AnyEvent, HoldingChanged, JobStateChanged, JobSubmitted
 from tradewind.model import Contract, JobSpec
 from tradewind.states import JOB_TRANSITIONS, JobState, is_over
@@ -37,8 +38,9 @@ def holding_changes(snapshot: RaySnapshot, fleet: FleetState, now_s: float) -> l
     now_held: dict[tuple[str, str], dict[str, float]] = {}
     for (job_id, ray_node_id), amounts in snapshot.holdings.items():
         if job_id in fleet.jobs and ray_node_id in launch_ids:
-            rounded = {name: round(amount, 4) for name, amount in sorted(amounts.items())}
-            now_held[job_id, launch_ids[ray_node_id]] = rounded
+            key = (job_id, launch_ids[ray_node_id])
+            both = add_up([now_held.get(key, {}), amounts])  # a slice has several Ray nodes
+            now_held[key] = {name: round(amount, 4) for name, amount in sorted(both.items())}
     before = {(job.job_id, launch_id): held for job in _holders(fleet) for launch_id, held in job.holdings.items()}
     return [
         HoldingChanged(at_s=now_s, job_id=key[0], launch_id=key[1], resources=now_held.get(key, {}))

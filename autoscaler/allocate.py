@@ -104,7 +104,7 @@ def _replica(wish: Wish, offers: Sequence[Offer], resources_of: Callable[[Offer]
     shape = Shape.of(wish.resources, wish.labels)
     found: list[tuple[float, int, Offer]] = []
     for offer in offers:
-        copies = shape.copies_in(resources_of(offer)) if shape.allows(offer.labels) else 0
+        copies = offer.hosts * shape.copies_in(resources_of(offer)) if shape.allows(offer.labels) else 0
         if copies and offer.price_uusd_per_h is not None:
             found.append((offer.price_uusd_per_h / copies, copies, offer))
     if not found:

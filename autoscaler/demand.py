@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tradewind.autoscaler.ray_snapshot import Gang, Holdings, RaySnapshot
+from tradewind.autoscaler.ray_snapshot import Gang, Holdings, RaySnapshot, Strategy
 from tradewind.autoscaler.shape import EPSILON, Shape
 from tradewind.model import Target, Wish
 
@@ -53,13 +53,14 @@ def demand_of(
     needs = [
         *_pending(snapshot, wishing),
         *_wished(wishes, targets or {}, snapshot.holdings, leaving),
-        *_replacements(snapshot.holdings, wishing, doomed),
     ]
+    lost_needs, lost_gangs = _replacements(snapshot, wishing, doomed)
+    needs += lost_needs
     return Demand(
         needs=tuple(sorted(needs, key=_largest_first)),
         gangs=tuple(
             gang
-            for gang in sorted(snapshot.gangs, key=lambda gang: gang.gang_id)  # the same order at every tick
+            for gang in sorted((*snapshot.gangs, *lost_gangs), key=lambda gang: gang.gang_id)  # the same at every tick
             if gang.bundles and gang.job_id not in wishing
         ),
         constraints=tuple(Need(shape, count, "request_resources") for shape, count in snapshot.constraints),
@@ -101,13 +102,30 @@ def _wished(
     return needs
 
 
-def _replacements(holdings: Holdings, wishing: set[str], doomed: frozenset[str]) -> list[Need]:
-    """What other jobs hold on a node that the cloud will take: it is wanted elsewhere, before the node dies."""
-    return [
-        Need(Shape.of(amounts), 1, f"job {job_id}, whose node is taken away")
-        for (job_id, ray_node_id), amounts in sorted(holdings.items())
-        if ray_node_id in doomed and job_id not in wishing and any(amount > EPSILON for amount in amounts.values())
+def _replacements(snapshot: RaySnapshot, wishing: set[str], doomed: frozenset[str]) -> tuple[list[Need], list[Gang]]:
+    """What other jobs hold on a node that the cloud will take: it is wanted elsewhere, before the node dies. What lies
+    on several hosts of one slice is wanted on one slice again."""
+    if not doomed:
+        return [], []
+    launch_ids = {node.ray_node_id: node.launch_id for node in snapshot.nodes if node.ray_node_id in doomed}
+    held: dict[tuple[str, str], list[Shape]] = {}
+    for (job_id, ray_node_id), amounts in sorted(snapshot.holdings.items()):
+        launch_id = launch_ids.get(ray_node_id, ray_node_id)
+        # Hosts of a slice bring its name as a resource, which no other slice has.
+        moving = {name: amount for name, amount in amounts.items() if name != launch_id and amount > EPSILON}
+        if ray_node_id in doomed and job_id not in wishing and moving:
+            held.setdefault((job_id, launch_id), []).append(Shape.of(moving))
+    needs = [
+        Need(shapes[0], 1, f"job {job_id}, whose node is taken away")
+        for (job_id, _), shapes in held.items()
+        if len(shapes) == 1
     ]
+    gangs = [
+        Gang(f"{launch_id}:{job_id}", Strategy.SPREAD, tuple(shapes), job_id)
+        for (job_id, launch_id), shapes in held.items()
+        if len(shapes) > 1
+    ]
+    return needs, gangs
 
 
 def _largest_first(need: Need) -> tuple[float, ...]:

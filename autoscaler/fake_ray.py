@@ -23,6 +23,7 @@ from tradewind.autoscaler.ray_snapshot import (
     Strategy,
 )
 from tradewind.autoscaler.shape import Shape, add_up, take
+from tradewind.autoscaler.slices import tpu_hosts
 from tradewind.errors import RayError
 from tradewind.model import LABEL_LAUNCH_ID, Labels, Resources
 
@@ -60,6 +61,7 @@ class FakeRay:
     def __init__(self, clock: Clock, clouds: Sequence[Machines], head_cpus: float = 0.0) -> None:
         self.clock, self.clouds = clock, clouds
         self.is_down = False
+        self.host_gap_s = 0.0  # between two hosts of a slice that join
         self.jobs: list[RayJob] = []
         self.constraints: tuple[tuple[Shape, int], ...] = ()
         self.reports: list[RayReport] = []
@@ -68,7 +70,8 @@ class FakeRay:
         self._gangs: dict[str, Gang] = {}
         self._ids = itertools.count()
         head = _Raylet(None, _hex_id("head"), {"CPU": head_cpus}, {}, clock.now_s())
-        self._raylets: dict[str, _Raylet] = {"": head}
+        self._raylets: dict[str, _Raylet] = {"": head}  # by `host_name`
+        self._first_seen_s: dict[str, float] = {}
 
     # --- RayPort ----------------------------------------------------------------------------------------------
 
@@ -141,9 +144,9 @@ class FakeRay:
         self.schedule()
         return sum(1 for work in self._work if not work.on)
 
-    def kill(self, launch_id: str) -> None:
+    def kill(self, launch_id: str, host: int = 0) -> None:
         """The raylet dies, the machine stays."""
-        self._raylets[launch_id].dead = True
+        self._raylets[host_name(launch_id, host)].dead = True
         self._restart_lost_work()
 
     # --- inside -----------------------------------------------------------------------------------------------
@@ -167,17 +170,30 @@ class FakeRay:
 
     def _join_and_leave(self) -> None:
         alive = {node.launch_id: node for cloud in self.clouds for node in cloud.booted()}
-        for launch_id, node in alive.items():
-            if launch_id not in self._raylets:
-                labels = {**node.offer.labels, LABEL_LAUNCH_ID: launch_id}
-                total = dict(node.offer.resources)
-                total["memory"] *= 0.7
-                self._raylets[launch_id] = _Raylet(node, _hex_id(launch_id), total, labels, self.clock.now_s())
-        for launch_id, raylet in self._raylets.items():
-            taken = raylet.node is not None and launch_id not in alive
+        for node in alive.values():
+            for number in range(self._joined_hosts(node)):
+                self._join(node, number)
+        for raylet in self._raylets.values():
+            taken = raylet.node is not None and raylet.node.launch_id not in alive
             drained = raylet.draining and not self._is_busy(raylet)
             raylet.dead = raylet.dead or taken or drained
         self._restart_lost_work()
+
+    def _joined_hosts(self, node: CloudNode) -> int:
+        """Hosts of a slice join one after another."""
+        booted_s = self.clock.now_s() - self._first_seen_s.setdefault(node.launch_id, self.clock.now_s())
+        return min(node.offer.hosts, 1 + int(booted_s // self.host_gap_s)) if self.host_gap_s else node.offer.hosts
+
+    def _join(self, node: CloudNode, number: int) -> None:
+        name = host_name(node.launch_id, number)
+        if name in self._raylets:
+            return
+        labels, total = {**node.offer.labels, LABEL_LAUNCH_ID: node.launch_id}, dict(node.offer.resources)
+        total["memory"] *= 0.7
+        for tpu in tpu_hosts(node.offer, node.launch_id)[number : number + 1]:
+            labels |= tpu.labels
+            total |= tpu.resources
+        self._raylets[name] = _Raylet(node, _hex_id(name), total, labels, self.clock.now_s())
 
     def _restart_lost_work(self) -> None:
         dead = {raylet.ray_node_id for raylet in self._raylets.values() if raylet.dead}
@@ -249,6 +265,10 @@ class FakeRay:
             labels=raylet.labels,
             idle_s=0.0 if busy else self.clock.now_s() - raylet.idle_since_s,
         )
+
+
+def host_name(launch_id: str, number: int) -> str:
+    return f"{launch_id}/{number}" if number else launch_id
 
 
 def _hex_id(name: str) -> str:

@@ -24,7 +24,7 @@ from tradewind.autoscaler.plan import make_plan
 from tradewind.autoscaler.providers.base import PriceSource, Provider
 from tradewind.autoscaler.ray_snapshot import RayPort, RayReport, RaySnapshot, alive_by_launch_id
 from tradewind.autoscaler.reconcile import Reconciler, Record, new_launch_id
-from tradewind.autoscaler.settle import Listing, Question, overdue_ends, settle
+from tradewind.autoscaler.settle import Listing, Question, overdue_ends, settle, slices_of
 from tradewind.autoscaler.view import LoopSettings, SeenResources, View
 from tradewind.autoscaler.wanted import wanted_of
 from tradewind.errors import RayError
@@ -173,11 +173,11 @@ class Loop:
         self.reconciler.end(answer.terminate, {name: node.offer.market.cloud for name, node in listing.nodes.items()})
 
     def _question(self, snapshot: RaySnapshot | None, listing: Listing) -> Question:
-        in_ray = alive_by_launch_id(snapshot.nodes) if snapshot else {}
+        slices = slices_of(self.fleet.alive_nodes, listing)
         return Question(
             fleet=self.fleet,
             listing=listing,
-            ray=in_ray,
+            ray=alive_by_launch_id(snapshot.nodes, slices) if snapshot else {},
             sent=frozenset(self.reconciler.sent),
             launching=self.clouds.launching,
             missing_since_s=self._missing_since_s,

@@ -10,8 +10,8 @@ from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.autoscaler.forecast import Forecast, SeriesKey
 from tradewind.autoscaler.limits import COUNTED_S, Tenants, launched_since, left_of
 from tradewind.autoscaler.market import MarketMemory
-from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, alive_by_launch_id
-from tradewind.autoscaler.settle import Listing
+from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, alive_by_launch_id, living_hosts
+from tradewind.autoscaler.settle import Listing, slices_of
 from tradewind.autoscaler.view import LoopSettings, NodeView, SeenResources, View, seen_keys
 from tradewind.autoscaler.withhold import Room, withhold
 from tradewind.model import Offer, Resources, Target, Wish
@@ -36,10 +36,12 @@ class Observation:
 
 
 def build_view(fleet: FleetState, seen: Observation, settings: LoopSettings) -> View:
-    in_ray = alive_by_launch_id(seen.snapshot.nodes) if seen.snapshot else {}
+    alive, ray_nodes = fleet.alive_nodes, seen.snapshot.nodes if seen.snapshot else ()
+    slices = slices_of(alive, seen.listing)
+    in_ray, hosts = alive_by_launch_id(ray_nodes, slices), living_hosts(ray_nodes, slices)
     nodes = tuple(
-        NodeView(record, seen.listing.nodes.get(record.launch_id), in_ray.get(record.launch_id))
-        for record in fleet.alive_nodes
+        NodeView(record, seen.listing.nodes.get(key := record.launch_id), in_ray.get(key), hosts.get(key, ()))
+        for record in alive
     )
     view = View(
         now_s=seen.now_s,
@@ -69,13 +71,10 @@ def _within_limits(view: View, fleet: FleetState) -> View:
 def _demand(seen: Observation, nodes: Sequence[NodeView]) -> Demand:
     if seen.snapshot is None:
         return Demand()
-    leaving = {node.ray.ray_node_id for node in nodes if node.ray is not None and node.is_leaving}
+    leaving = {ray_node_id for node in nodes if node.is_leaving for ray_node_id in node.ray_node_ids}
     dead = {node.ray_node_id for node in seen.snapshot.nodes if not node.is_alive}
-    doomed = {
-        node.ray.ray_node_id
-        for node in nodes
-        if node.ray is not None and node.is_in_ray and node.notice_deadline_s is not None
-    }
+    taken = [node for node in nodes if node.is_in_ray and node.notice_deadline_s is not None]
+    doomed = {ray_node_id for node in taken for ray_node_id in node.ray_node_ids}
     return demand_of(seen.snapshot, seen.wishes, seen.targets, frozenset(leaving | dead), frozenset(doomed))
 
 

@@ -9,12 +9,9 @@ from tradewind.autoscaler.demand import Demand
 from tradewind.autoscaler.packing_rooms import Slot
 from tradewind.autoscaler.ray_snapshot import RayNode, RayStatus
 from tradewind.autoscaler.shape import EPSILON
+from tradewind.autoscaler.slices import LABEL_TPU_WORKER, is_tpu, tpu_hosts
 from tradewind.autoscaler.view import NodeView, View
 from tradewind.model import Labels, Offer, Resources
-
-# Ray's labels of a slice. The first host brings a resource that reserves the slice as a whole, as Ray names it.
-LABEL_TPU_WORKER = "ray.io/tpu-worker-id"
-LABEL_TPU_POD = "ray.io/tpu-pod-type"
 
 _TAKES_WORK = (RayStatus.RUNNING, RayStatus.IDLE)
 
@@ -26,7 +23,6 @@ def slots_of(view: View, gone: frozenset[str] = frozenset(), demand: Demand | No
     With a demand, nodes on which nothing of it fits are left out: in a large cluster most are full."""
     hosts, useful = _Hosts(view), _Useful.of(demand)
     found = [slot for slot in _foreign_slots(view) if useful.at(slot.free, slot.ray_node_id)]
-    slices: dict[str, list[RayNode]] | None = None
     for node in view.nodes:
         offer, ray = node.requested.offer, node.ray
         if ray is not None and offer.hosts == 1 and not useful.at(ray.available, ray.ray_node_id):
@@ -34,8 +30,7 @@ def slots_of(view: View, gone: frozenset[str] = frozenset(), demand: Demand | No
         if node.is_leaving or node.launch_id in gone:
             continue
         if offer.hosts > 1:
-            slices = _by_launch_id(view) if slices is None else slices
-            found.extend(_slice_slots(node, slices.get(node.launch_id, []), hosts))
+            found.extend(_slice_slots(node, hosts, useful))
         elif ray is not None and ray.status in _TAKES_WORK:
             found.append(Slot(node.launch_id, ray.ray_node_id, ray.available, ray.total, ray.labels, offer))
         elif node.is_coming:
@@ -77,29 +72,26 @@ def new_slots(offers: Sequence[Offer], view: View) -> list[Slot]:
 
 
 class _Hosts:
-    """What nodes of an offer will bring; thought of once for all that are alike."""
+    """What nodes of an offer will bring; thought of once for all that are alike. TPUs know their slice's name."""
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._known: dict[Offer, list[tuple[Resources, Labels]]] = {}
+        self._known: dict[tuple[Offer, str], list[tuple[Resources, Labels]]] = {}
 
     def of(self, offer: Offer, name: str) -> list[Slot]:
-        if offer not in self._known:
-            self._known[offer] = hosts_of(offer, self._view)
-        return [Slot(name, "", room, room, labels, offer) for room, labels in self._known[offer]]
+        key = (offer, name if is_tpu(offer) else "")
+        if key not in self._known:
+            self._known[key] = hosts_of(offer, self._view, key[1])
+        return [Slot(name, "", room, room, labels, offer) for room, labels in self._known[key]]
 
 
-def hosts_of(offer: Offer, view: View) -> list[tuple[Resources, Labels]]:
+def hosts_of(offer: Offer, view: View, slice_name: str = "") -> list[tuple[Resources, Labels]]:
     """Each host of an offer: one, or as many as the slice has."""
     room, labels = view.resources_of(offer), offer.labels
-    if offer.hosts == 1:
-        return [(room, labels)]
-    pod = offer.market.instance_type.removeprefix("tpu-")
-    found: list[tuple[Resources, Labels]] = []
-    for number in range(offer.hosts):
-        mine = {**room, f"TPU-{pod}-head": 1.0} if number == 0 else room
-        found.append((mine, {**labels, LABEL_TPU_POD: pod, LABEL_TPU_WORKER: str(number)}))
-    return found
+    tpus = tpu_hosts(offer, slice_name)
+    if not tpus:
+        return [(room, labels)] * offer.hosts
+    return [({**room, **tpu.resources}, {**labels, **tpu.labels}) for tpu in tpus]
 
 
 def _asked(demand: Demand) -> set[tuple[tuple[str, float], ...]]:
@@ -119,19 +111,21 @@ def _smallest(asked: Iterable[tuple[tuple[str, float], ...]]) -> list[tuple[tupl
     return found
 
 
-def _slice_slots(node: NodeView, in_ray: Sequence[RayNode], hosts: _Hosts) -> list[Slot]:
-    """A slice is room when it is coming, or as far as its hosts are in Ray."""
-    offer, alive = node.requested.offer, [ray for ray in in_ray if ray.status in _TAKES_WORK]
-    if alive:
-        return [Slot(node.launch_id, ray.ray_node_id, ray.available, ray.total, ray.labels, offer) for ray in alive]
-    return hosts.of(offer, node.launch_id) if node.is_coming else []
+def _slice_slots(node: NodeView, hosts: _Hosts, useful: _Useful) -> list[Slot]:
+    """A slice is room as a whole: the hosts that have joined, and while it is coming, the others as they will be."""
+    if node.is_coming:
+        joined = {host.labels.get(LABEL_TPU_WORKER): _host_slot(node, host) for host in node.hosts}
+        coming = hosts.of(node.requested.offer, node.launch_id)
+        return [joined.get(slot.labels.get(LABEL_TPU_WORKER), slot) for slot in coming]
+    if node.ray is None or node.ray.status not in _TAKES_WORK:
+        return []
+    open_hosts = [host for host in node.hosts if host.status in _TAKES_WORK]
+    return [_host_slot(node, host) for host in open_hosts if useful.at(host.available, host.ray_node_id)]
 
 
-def _by_launch_id(view: View) -> dict[str, list[RayNode]]:
-    found: dict[str, list[RayNode]] = {}
-    for node in view.snapshot.nodes if view.snapshot else ():
-        found.setdefault(node.launch_id, []).append(node)
-    return found
+def _host_slot(node: NodeView, host: RayNode) -> Slot:
+    offer = node.requested.offer
+    return Slot(node.launch_id, host.ray_node_id, host.available, host.total, host.labels, offer)
 
 
 def _foreign_slots(view: View) -> list[Slot]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from tradewind.autoscaler.shape import Shape
+from tradewind.autoscaler.shape import Shape, add_up
+from tradewind.autoscaler.slices import LABEL_TPU_WORKER
 from tradewind.model import RAY_NAMESPACE, Labels, Resources, driver_job_id
 
 
 class RayStatus(StrEnum):
+    """From busy to dead."""
+
     RUNNING = "running"
     IDLE = "idle"
     DRAINING = "draining"
@@ -125,10 +128,61 @@ class RayPort(Protocol):
     def report(self, report: RayReport) -> None: ...
 
 
-def alive_by_launch_id(nodes: Sequence[RayNode]) -> dict[str, RayNode]:
-    """The best entry per launch id: a machine whose raylet was restarted has a dead one, too."""
+def alive_by_launch_id(nodes: Sequence[RayNode], slices: Mapping[str, int] | None = None) -> dict[str, RayNode]:
+    """The best entry per launch id: a machine whose raylet was restarted has a dead one, too. Of `slices` (launch id
+    -> number of hosts), all hosts as one."""
     found: dict[str, RayNode] = {}
     for node in nodes:
         if node.launch_id and (node.is_alive or node.launch_id not in found):
             found[node.launch_id] = node
+    for launch_id, hosts in by_slice(nodes, slices or {}).items():
+        whole = as_one(hosts, (slices or {})[launch_id])
+        if whole is None:
+            del found[launch_id]
+        else:
+            found[launch_id] = whole
     return found
+
+
+def by_slice(nodes: Sequence[RayNode], slices: Container[str]) -> dict[str, list[RayNode]]:
+    """The Ray nodes of each slice, dead ones included."""
+    found: dict[str, list[RayNode]] = {}
+    if slices:
+        for node in nodes:
+            if node.launch_id in slices:
+                found.setdefault(node.launch_id, []).append(node)
+    return found
+
+
+def as_one(nodes: Sequence[RayNode], hosts: int) -> RayNode | None:
+    """A slice as one node: busy while any host is, dead when any host is. None: some hosts have not joined yet.
+
+    A host that has drained is dead before the others are: then the slice is still draining."""
+    alive = [node for node in nodes if node.is_alive]
+    if len(alive) < hosts and len(alive) == len(nodes):
+        return None
+    status = min((node.status for node in nodes), key=list(RayStatus).index)  # the busiest
+    if len(alive) < hosts and status is not RayStatus.DRAINING:
+        status = RayStatus.DEAD
+    first = min(alive or nodes, key=_number)
+    return RayNode(
+        ray_node_id=first.ray_node_id,
+        launch_id=first.launch_id,
+        status=status,
+        total=add_up(node.total for node in alive),
+        available=add_up(node.available for node in alive),
+        labels=first.labels,
+        idle_s=min((node.idle_s for node in alive), default=0.0),
+    )
+
+
+def living_hosts(nodes: Sequence[RayNode], slices: Container[str]) -> dict[str, tuple[RayNode, ...]]:
+    """The hosts of each slice that live in Ray, the first host first."""
+    return {
+        launch_id: tuple(sorted((host for host in hosts if host.is_alive), key=_number))
+        for launch_id, hosts in by_slice(nodes, slices).items()
+    }
+
+
+def _number(host: RayNode) -> int:
+    return int(host.labels.get(LABEL_TPU_WORKER) or 0)

@@ -17,7 +17,7 @@ from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.autoscaler.limits import Gate
 from tradewind.autoscaler.market import MarketMemory
 from tradewind.autoscaler.providers.base import LaunchSpec
-from tradewind.autoscaler.ray_snapshot import RayPort
+from tradewind.autoscaler.ray_snapshot import DrainReason, RayPort
 from tradewind.autoscaler.view import LoopSettings
 from tradewind.errors import AmbiguousOutcome, ProviderError, RayError, Scope
 from tradewind.events import (
@@ -188,8 +188,10 @@ class Reconciler:
 
     def _note_refusal(self, launch_id: str, error: ProviderError) -> None:
         logger.info("launch %s refused: %s", launch_id, error)
-        if self.fleet.nodes[launch_id].state is not NodeState.REQUESTED:
+        node = self.fleet.nodes[launch_id]
+        if node.state is not NodeState.REQUESTED:
             return  # the listing was quicker, and knows better
+        block_s = error.block_s if self._is_news(node, error) else 0.0
         self._memory = self._gate = None
         self.record(
             LaunchRefused(
@@ -198,9 +200,16 @@ class Reconciler:
                 error=type(error).__name__,
                 message=error.message,
                 scope=error.scope,
-                block_s=error.block_s,
+                block_s=block_s,
             )
         )
+
+    def _is_news(self, node: NodeRecord, error: ProviderError) -> bool:
+        """Launches that were under way together are refused together. That is one refusal, not one after the other,
+        each of which would rule the market out for longer."""
+        now_s = self.clock.now_s()
+        block = MarketMemory.of(self.fleet, now_s).block_of(node.offer, now_s)
+        return block is None or block.error != type(error).__name__ or block.at_s < node.requested_at_s
 
     def _spec(self, node: NodeRecord) -> LaunchSpec:
         return LaunchSpec(
@@ -224,12 +233,24 @@ class Reconciler:
                 _decision(now_s, "drain", action),
             )
         try:
-            accepted, message = self.ray.drain(action.ray_node_id, action.why, action.reason, action.deadline_s)
+            accepted, message = self._drain_hosts(action, now_s)
         except RayError as error:
             logger.warning("drain of %s has no answer, it is asked again: %s", action.launch_id, error)
             return
         if not accepted:
             self.record(DrainRefused(at_s=self.clock.now_s(), launch_id=action.launch_id, message=message))
+
+    def _drain_hosts(self, action: Drain, now_s: float) -> tuple[bool, str]:
+        """The first host answers for a slice: work for all of it comes there first. Ray cannot take a drain back, so
+        once the first host drains the others must, too: one that has got work meanwhile is given time to end it."""
+        first, *others = action.ray_node_ids
+        accepted, message = self.ray.drain(first, action.why, action.reason, action.deadline_s)
+        for host in others if accepted else ():
+            agreed, _ = self.ray.drain(host, action.why, action.reason, action.deadline_s)
+            if not agreed and action.why is DrainReason.IDLE:
+                deadline_s = now_s + self.settings.drain_timeout_s
+                self.ray.drain(host, DrainReason.PREEMPTION, "another host of its slice drains", deadline_s)
+        return accepted, message
 
     def _terminate(self, action: Terminate) -> None:
         now_s = self.clock.now_s()

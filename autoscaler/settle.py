@@ -43,6 +43,12 @@ class Listing:
     began_s: Mapping[str, float] = field(default_factory=dict)
 
 
+def slices_of(records: Iterable[NodeRecord], listing: Listing) -> dict[str, int]:
+    """launch id -> number of hosts, of everything that has several."""
+    found = {node.launch_id: node.offer.hosts for node in listing.nodes.values() if node.offer.hosts > 1}
+    return found | {record.launch_id: record.offer.hosts for record in records if record.offer.hosts > 1}
+
+
 @dataclass(frozen=True, slots=True)
 class Settlement:
     events: tuple[AnyEvent, ...] = ()
@@ -58,7 +64,7 @@ class Question:
 
     fleet: FleetState
     listing: Listing
-    ray: Mapping[str, RayNode]  # by launch id
+    ray: Mapping[str, RayNode]  # by launch id; a slice as one, and only when all of its hosts have joined
     sent: frozenset[str]  # launch calls that this process has made and had no refusal of
     launching: frozenset[str]  # those of them that are still under way: nothing is known of these
     missing_since_s: Mapping[str, float]

@@ -69,7 +69,14 @@ class NodeView:
 
     requested: NodeRecord
     cloud: CloudNode | None = None
-    ray: RayNode | None = None
+    ray: RayNode | None = None  # of a slice: all hosts as one, once all have joined
+    hosts: tuple[RayNode, ...] = ()  # of a slice: those that live in Ray, each by itself
+
+    @property
+    def ray_node_ids(self) -> tuple[str, ...]:
+        """By these Ray knows it: one for each host, the first host first."""
+        alone = (self.ray,) if self.ray is not None else ()
+        return tuple(ray.ray_node_id for ray in self.hosts or alone)
 
     @property
     def launch_id(self) -> str:

@@ -58,4 +58,4 @@ def _is_idle(node: NodeView, view: View, timeout_s: float) -> bool:
 def _drain(node: NodeView) -> Drain:
     assert node.ray is not None
     reason = f"idle for {format_duration(node.ray.idle_s)}, and neither demand nor forecast needs it"
-    return Drain(node.launch_id, node.ray.ray_node_id, DrainReason.IDLE, reason)
+    return Drain(node.launch_id, node.ray_node_ids, DrainReason.IDLE, reason)

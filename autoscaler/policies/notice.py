@@ -35,5 +35,4 @@ def _drain(node: NodeView, now_s: float) -> Drain | None:
 
 
 def _ask(node: NodeView, why: DrainReason, reason: str, deadline_s: float | None) -> Drain:
-    ray_node_id = node.ray.ray_node_id if node.ray is not None else ""
-    return Drain(node.launch_id, ray_node_id, why, reason, deadline_s)
+    return Drain(node.launch_id, node.ray_node_ids, why, reason, deadline_s)

@@ -194,17 +194,20 @@ class LocalCloud:
             _run(self._booter, self._boot, name)
         elif instance.state is CloudState.RUNNING and name not in self._booting:
             if not self._machines.is_running(instance, self._book.folder(instance)):
-                self._stop(instance, EndReason.CRASHED, "its processes ended by themselves")
+                what = "its processes" if instance.offer.hosts == 1 else "the processes of a host"
+                self._stop(instance, EndReason.CRASHED, f"{what} ended by themselves")
         elif instance.state is CloudState.STOPPING and name not in self._ending:
             self._end_soon(instance)  # found so after a restart, or tried in vain before
 
     def _boot(self, launch_id: str) -> None:
-        """In the boot thread: one machine after another, each from its start until it has joined."""
+        """In the boot thread: one machine after another, each from its start until it has joined. A slice is there with
+        its last host; a host that does not boot fails it."""
         try:
             with self._machines.queue():
                 instance = self._switch_on(launch_id)
                 if instance is not None:
-                    self._wait_joined(instance)
+                    for host in range(instance.offer.hosts):
+                        self._boot_host(instance, host)
         except RayError as error:
             self._boot_failed(launch_id, error.message)
         finally:
@@ -212,7 +215,7 @@ class LocalCloud:
                 self._booting.discard(launch_id)
 
     def _switch_on(self, launch_id: str) -> Instance | None:
-        """From pending to running, with its processes started; None if it was stopped meanwhile, or cannot boot."""
+        """From pending to running; None if it was stopped meanwhile, or cannot boot."""
         with self._lock:
             instance = self._book.by_launch_id[launch_id]
             if instance.state is not CloudState.PENDING or self._closing.is_set():
@@ -222,27 +225,28 @@ class LocalCloud:
                 self._stop(instance, EndReason.CRASHED, "failed to boot (as the script says)")
                 return None
             running = replace(instance, state=CloudState.RUNNING, billed_from_s=self._clock())
-            self._book.put(running)
-            self._machines.start(running, self._book.folder(running))
-            return running
+            return self._book.put(running)
 
-    def _wait_joined(self, instance: Instance) -> None:
+    def _boot_host(self, instance: Instance, host: int) -> None:
         """Ray gives itself 30 s to start, which is short on a busy machine: so there is a second try."""
-        folder = self._book.folder(instance)
+        self._start_host(instance, host)
         try:
-            self._machines.wait_joined(instance, folder)
+            self._machines.wait_joined(instance, self._book.folder(instance), host)
         except RayError as error:
-            with self._lock:
-                if not self._book.by_launch_id[instance.launch_id].is_up or self._closing.is_set():
-                    raise  # it was ended meanwhile, and must not come back
-                _log.warning("%s boots once more: %s", instance.launch_id, error.message)
-                self._machines.start(instance, folder)
-            self._machines.wait_joined(instance, folder)
+            self._start_host(instance, host)
+            _log.warning("%s boots once more: %s", instance.launch_id, error.message)
+            self._machines.wait_joined(instance, self._book.folder(instance), host)
+
+    def _start_host(self, instance: Instance, host: int) -> None:
+        with self._lock:
+            if not self._book.by_launch_id[instance.launch_id].is_up or self._closing.is_set():
+                raise RayError(f"{instance.launch_id} was ended while it booted")  # and must not come back
+            self._machines.start(instance, self._book.folder(instance), host)
 
     def _boot_failed(self, launch_id: str, message: str) -> None:
         with self._lock:
             instance = self._book.by_launch_id[launch_id]
-            if instance.is_up:  # otherwise it was ended while it booted, which is no failure
+            if instance.is_up and not self._closing.is_set():  # otherwise it was ended meanwhile, which is no failure
                 self._stop(instance, EndReason.CRASHED, f"failed to boot: {message}")
 
     def _stop(self, instance: Instance, end: EndReason, detail: str) -> None:

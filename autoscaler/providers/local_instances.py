@@ -23,9 +23,9 @@ _FOLDER_GLOB = "n[0-9]*"
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One pretend machine."""
+    """One pretend machine, or one slice of several."""
 
-    number: int  # names its folder and its loopback address
+    number: int  # names its folder and its loopback address; a slice has the next numbers, too
     launch_id: str
     offer: Offer
     cell: str
@@ -51,10 +51,10 @@ class Instance:
         """Alive, and not yet told to stop."""
         return self.state in (CloudState.PENDING, CloudState.RUNNING)
 
-    @property
-    def address_ip(self) -> str:
+    def address_ip(self, host: int = 0) -> str:
         """127.0.0.3 and up; 127.0.0.1 is rewritten by Ray, 127.0.0.2 is the head's."""
-        return f"127.0.{(self.number + 2) // 250}.{(self.number + 2) % 250 or 250}"
+        number = self.number + host + 2
+        return f"127.0.{number // 250}.{number % 250 or 250}"
 
     def checked_against(self, spec: LaunchSpec) -> Instance:
         """This instance, if the repeated launch asks for the same; Conflict otherwise."""
@@ -103,7 +103,7 @@ class InstanceBook:
         return self.root / f"n{instance.number}"
 
     def new(self, spec: LaunchSpec, offer: Offer, now_s: float, boots_at_s: float) -> Instance:
-        number = max((instance.number for instance in self.by_launch_id.values()), default=0) + 1
+        number = max((each.number + each.offer.hosts for each in self.by_launch_id.values()), default=1)
         return Instance(
             number=number,
             launch_id=spec.launch_id,

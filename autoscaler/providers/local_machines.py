@@ -1,4 +1,5 @@
-"""What an instance of the local cloud is made of: a real Ray node, or (to try policies at speed) nothing at all."""
+"""What an instance of the local cloud is made of: a real Ray node for each host, or (to try policies at speed) nothing
+at all."""
 
 from __future__ import annotations
 
@@ -10,37 +11,40 @@ from typing import Protocol
 from tradewind.autoscaler.providers import raylets
 from tradewind.autoscaler.providers.local_instances import Instance
 from tradewind.autoscaler.providers.local_processes import SessionRecord, is_running
+from tradewind.autoscaler.slices import tpu_hosts
 from tradewind.errors import RayError
 from tradewind.model import LABEL_LAUNCH_ID
 
-_NODE = "r"  # below an instance's folder; short, because of the paths of Ray's sockets
+_NODE = "r"  # below an instance's folder; short, because of the paths of Ray's sockets. Further hosts: r1, r2
 
 
 class Machines(Protocol):
-    """The edge between the books of the local cloud and the processes of this machine."""
+    """The edge between the books of the local cloud and the processes of this machine. Hosts are numbered from 0."""
 
     def queue(self) -> contextlib.AbstractContextManager[None]:
         """Held while one machine boots, so that they boot one after another."""
         ...
 
-    def start(self, instance: Instance, folder: Path) -> None:
-        """Begin to boot; returns at once."""
+    def start(self, instance: Instance, folder: Path, host: int) -> None:
+        """Begin to boot one host; returns at once."""
         ...
 
-    def wait_joined(self, instance: Instance, folder: Path) -> None:
+    def wait_joined(self, instance: Instance, folder: Path, host: int) -> None:
         """Returns when it has joined Ray; raises RayError if it will not."""
         ...
 
-    def is_running(self, instance: Instance, folder: Path) -> bool: ...
+    def is_running(self, instance: Instance, folder: Path) -> bool:
+        """All hosts are."""
+        ...
 
     def end(self, folder: Path, grace_s: float) -> None:
-        """End all of it and remove what it left. May be repeated."""
+        """End all hosts and remove what they left. May be repeated."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RayMachines:
-    """Each instance is one Ray node in a session of processes."""
+    """Each host is one Ray node in a session of processes."""
 
     token_path: Path
     boot_timeout_s: float = 90.0
@@ -48,29 +52,32 @@ class RayMachines:
     def queue(self) -> contextlib.AbstractContextManager[None]:
         return raylets.one_start_at_a_time()
 
-    def start(self, instance: Instance, folder: Path) -> None:
+    def start(self, instance: Instance, folder: Path, host: int) -> None:
+        tpus = tpu_hosts(instance.offer, instance.launch_id)
         raylets.spawn_node(
-            raylets.make_node_folder(folder, _NODE),
+            raylets.make_node_folder(folder, _folder_name(host)),
             instance.launch_id,
             head_address=instance.head_address,
             token_path=self.token_path,
-            address_ip=instance.address_ip,
+            address_ip=instance.address_ip(host),
             shape=shape_of(instance),
+            env=tpus[host].env if tpus else {},  # Ray makes labels and resources of it, as on a TPU machine
         )
 
-    def wait_joined(self, instance: Instance, folder: Path) -> None:
+    def wait_joined(self, instance: Instance, folder: Path, host: int) -> None:
         del instance
-        raylets.wait_started(folder / _NODE, self.boot_timeout_s)
+        raylets.wait_started(folder / _folder_name(host), self.boot_timeout_s)
 
     def is_running(self, instance: Instance, folder: Path) -> bool:
-        del instance
+        records = [folder / _folder_name(host) / "session.json" for host in range(instance.offer.hosts)]
         try:
-            return is_running(SessionRecord.load(folder / _NODE / "session.json"))
+            return all(is_running(SessionRecord.load(record)) for record in records)
         except FileNotFoundError:
             return False
 
     def end(self, folder: Path, grace_s: float) -> None:
-        raylets.end_node(folder / _NODE, grace_s)
+        for node in sorted(folder.glob(f"{_NODE}*")):
+            raylets.end_node(node, grace_s)
 
 
 @dataclass(slots=True)
@@ -78,33 +85,37 @@ class PretendMachines:
     """No process at all: everything joins at once. `crash` makes one end by itself."""
 
     failing_boots: int = 0  # how many of the next boots fail
-    running: set[str] = field(default_factory=set)
+    running: set[str] = field(default_factory=set)  # "n1/r", of a slice "n1/r1", too
     ended: list[str] = field(default_factory=list)
 
     def queue(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    def start(self, instance: Instance, folder: Path) -> None:
+    def start(self, instance: Instance, folder: Path, host: int) -> None:
         del instance
-        self.running.add(folder.name)
+        self.running.add(f"{folder.name}/{_folder_name(host)}")
 
-    def wait_joined(self, instance: Instance, folder: Path) -> None:
-        if self.failing_boots > 0 or folder.name not in self.running:
+    def wait_joined(self, instance: Instance, folder: Path, host: int) -> None:
+        name = f"{folder.name}/{_folder_name(host)}"
+        if self.failing_boots > 0 or name not in self.running:
             self.failing_boots -= 1
-            self.running.discard(folder.name)
+            self.running.discard(name)
             raise RayError(f"{instance.launch_id} ended while it started")
 
     def is_running(self, instance: Instance, folder: Path) -> bool:
-        del instance
-        return folder.name in self.running
+        return all(f"{folder.name}/{_folder_name(host)}" in self.running for host in range(instance.offer.hosts))
 
     def end(self, folder: Path, grace_s: float) -> None:
         del grace_s
-        self.running.discard(folder.name)
+        self.running -= {name for name in self.running if name.startswith(f"{folder.name}/")}
         self.ended.append(folder.name)
 
-    def crash(self, number: int) -> None:
-        self.running.discard(f"n{number}")
+    def crash(self, number: int, host: int = 0) -> None:
+        self.running.discard(f"n{number}/{_folder_name(host)}")
+
+
+def _folder_name(host: int) -> str:
+    return f"{_NODE}{host or ''}"
 
 
 def shape_of(instance: Instance) -> raylets.NodeShape:

@@ -20,6 +20,7 @@ from tradewind.model import Capacity, Market, Offer
 from tradewind.units import format_usd
 
 _LAUNCH_ID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")  # what Ray takes as the value of a label
+MAX_HOSTS = 8  # of one slice: each is a Ray node of its own on this machine
 
 
 class Action(StrEnum):
@@ -119,9 +120,9 @@ def admit(
     if market.key not in catalogue:
         raise InvalidRequest(f"nobody sells {market}", cloud=market.cloud, code="UnknownMarket")
     offer = priced(catalogue[market.key], script, started_at_s, now_s)
-    if offer.hosts > 1:
-        hint = "the local cloud has single hosts only"
-        raise Unsupported(f"{market} is a slice of {offer.hosts} hosts", hint, cloud=market.cloud, code="MultiHost")
+    if offer.hosts > MAX_HOSTS:
+        hint = f"the local cloud has slices of up to {MAX_HOSTS} hosts"
+        raise Unsupported(f"{market} is a slice of {offer.hosts} hosts", hint, cloud=market.cloud, code="TooManyHosts")
     is_full = script.stock is not None and taken >= script.stock
     if is_full or is_out_of_stock(script, started_at_s, now_s, market):
         raise Stockout(f"{market} is out of stock", cloud=market.cloud, code="InsufficientCapacity")

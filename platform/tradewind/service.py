@@ -26,7 +26,7 @@ from tradewind.autoscaler.limits import Limits, Part, Rule
 from tradewind.autoscaler.loop import Loop
 from tradewind.autoscaler.providers.local import LocalCloud
 from tradewind.autoscaler.providers.local_fleets import clean_up
-from tradewind.autoscaler.providers.local_market import Action, MarketEvent, MarketScript
+from tradewind.autoscaler.providers.local_market import MAX_HOSTS, Action, MarketEvent, MarketScript
 from tradewind.autoscaler.providers.local_processes import write_atomically
 from tradewind.autoscaler.providers.raylets import LocalHead, default_base
 from tradewind.autoscaler.ray_state import RayState
@@ -65,7 +65,9 @@ def offers_of(config: FleetConfig) -> tuple[Offer, ...]:
             raise ConfigError(problems, error.hint) from error
         usable = [offer for offer in matches if _is_usable(offer)]
         if not usable:
-            wrong = "the catalogue has no price for it, or only slices of several hosts" if matches else ""
+            wrong = (
+                f"the catalogue has no price for it, or only slices of more than {MAX_HOSTS} hosts" if matches else ""
+            )
             problem = Problem("fleet file", f"offers[{number}]", wrong or "the catalogue has nothing like this")
             raise ConfigError([problem], "leave out a line of the selector")
         found.update((offer.market.key, offer) for offer in usable)
@@ -76,7 +78,7 @@ def offers_of(config: FleetConfig) -> tuple[Offer, ...]:
 
 
 def _is_usable(offer: Offer) -> bool:
-    return offer.price_uusd_per_h is not None and offer.hosts == 1
+    return offer.price_uusd_per_h is not None and offer.hosts <= MAX_HOSTS
 
 
 def _matches(selector: OfferSelector) -> list[Offer]:

@@ -7,13 +7,14 @@ from dataclasses import replace
 from tradewind.autoscaler.actions import Drain, Launch, Plan
 from tradewind.autoscaler.demand import Demand, Need
 from tradewind.autoscaler.fleet import NodeRecord
-from tradewind.autoscaler.packing_slots import LABEL_TPU_POD, LABEL_TPU_WORKER, slots_of
+from tradewind.autoscaler.packing_slots import slots_of
 from tradewind.autoscaler.packing_stock import Cap
 from tradewind.autoscaler.plan import make_plan
 from tradewind.autoscaler.policies import idle, lost, notice
 from tradewind.autoscaler.policies.buy import Buy
-from tradewind.autoscaler.ray_snapshot import Gang, RayNode, RaySnapshot, RayStatus, Strategy
+from tradewind.autoscaler.ray_snapshot import Gang, RayNode, RaySnapshot, RayStatus, Strategy, as_one
 from tradewind.autoscaler.shape import Shape
+from tradewind.autoscaler.slices import LABEL_TPU_POD, LABEL_TPU_WORKER
 from tradewind.autoscaler.testing import make_offer
 from tradewind.autoscaler.view import Limits, LoopSettings, NodeView, View
 from tradewind.model import Capacity, Market, Offer
@@ -163,7 +164,8 @@ def test_every_host_of_a_slice_in_ray_is_room() -> None:
     rays = tuple(
         RayNode(f"{i:056x}", "n1", RayStatus.RUNNING, offer.resources, offer.resources, offer.labels) for i in range(2)
     )
-    node = NodeView(NodeRecord("n1", offer, "local", "t", NodeState.READY, 1.0, 1.0, joined_at_s=1.0), None, rays[1])
+    record = NodeRecord("n1", offer, "local", "t", NodeState.READY, 1.0, 1.0, joined_at_s=1.0)
+    node = NodeView(record, None, as_one(rays, 2), rays)
     view = replace(view_of([offer], gangs=(Gang("g", Strategy.STRICT_SPREAD, (HOST, HOST)),), nodes=(node,)))
     view = replace(view, snapshot=RaySnapshot(nodes=rays))
     assert [slot.name for slot in slots_of(view)] == ["n1", "n1"]

@@ -10,6 +10,7 @@ import pytest
 
 from tradewind.autoscaler.beside import Threads
 from tradewind.autoscaler.clock import FakeClock
+from tradewind.autoscaler.market import MarketMemory
 from tradewind.autoscaler.testing import HeldCloud, World, make_offer
 from tradewind.autoscaler.view import Limits, LoopSettings
 from tradewind.errors import Stockout, Transient
@@ -143,6 +144,20 @@ def test_a_late_refusal_goes_on_to_the_next_offer_in_the_tick_in_which_it_arrive
     clouds.until(lambda: clouds.world.fleet.refusals)
     assert clouds.requested == ["n1", "n2"]  # by the tick that took the refusal in
     assert clouds.world.fleet.nodes["n2"].offer == DEAR
+
+
+def test_launches_that_are_refused_together_rule_the_market_out_once(clouds: Clouds) -> None:
+    clouds.gcp.held = {"launch"}
+    clouds.gcp.launch_faults.extend([(Stockout("none left"), False)] * 4)
+    clouds.world.ray.submit(GPU, count=4)
+    clouds.until(lambda: clouds.gcp.begun["launch"] == 4)
+    clouds.tick()
+    clouds.gcp.let_go()
+    clouds.until(lambda: len(clouds.world.fleet.refusals) == 4)
+    now_s = clouds.world.clock.now_s()
+    block = MarketMemory.of(clouds.world.fleet, now_s).block_of(CHEAP, now_s)
+    assert block is not None
+    assert (block.repeats, block.until_s - block.at_s) == (1, Stockout.block_s)
 
 
 def test_a_launch_past_its_deadline_that_happened_is_found_by_the_listing(clouds: Clouds) -> None:

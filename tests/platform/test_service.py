@@ -75,10 +75,15 @@ def test_an_unknown_name_is_a_mistake_with_the_nearest_one() -> None:
 
 
 def test_a_selector_that_finds_nothing_that_can_be_bought_is_a_mistake_too() -> None:
-    """Slices of several hosts are not sold by the local cloud: a fleet of nothing else could never start a job."""
-    slices = {"cloud": "gcp", "instance_type": "tpu-v4-16"}
+    """The local cloud has no slices of many hosts: a fleet of nothing else could never start a job."""
+    slices = {"cloud": "gcp", "instance_type": "tpu-v4-512"}
     with pytest.raises(ConfigError, match=r"offers\[0\]"):
         offers_of(config(offers=[slices]))
+
+
+def test_slices_that_this_machine_can_pretend_to_have_are_sold() -> None:
+    offers = offers_of(config(offers=[{"cloud": "gcp", "accelerator": "TPU-V4"}]))
+    assert {offer.hosts for offer in offers} == {1, 2, 4, 8}
 
 
 # --- script and settings --------------------------------------------------------------------------------------------

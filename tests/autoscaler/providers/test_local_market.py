@@ -141,7 +141,7 @@ def test_a_script_without_sense_is_refused(script: dict[str, object], field: str
 
 
 OFFER = Offer(SPOT, 4, 16, "A10G", 1, price_uusd_per_h=500_000)
-SLICE = Offer(GCP, 4, 16, "TPU-V4", 4, hosts=4, price_uusd_per_h=500_000)
+SLICE = Offer(GCP, 4, 16, "TPU-V4", 4, hosts=9, price_uusd_per_h=500_000)
 SPEC = LaunchSpec("n-1", "fleet", "local", OFFER, "127.0.0.2:20000")
 
 
