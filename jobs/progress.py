@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 LOOK_INTERVAL_S = 0.5
 PLAIN_INTERVAL_S = 5.0  # between two lines where there is no terminal
+WAITING_INTERVAL_S = 60.0  # the same, while nothing moves
 
 
 def line(now: Mapping[str, Any]) -> str:
@@ -70,7 +71,8 @@ class ProgressLine:
             return
         news = (now["attempt"], now["workers"], now["phase"] == "training")
         self._since_line_s += LOOK_INTERVAL_S
-        if news != self._last_news or self._since_line_s >= PLAIN_INTERVAL_S:
+        pause_s = PLAIN_INTERVAL_S if now["phase"] == "training" else WAITING_INTERVAL_S
+        if news != self._last_news or self._since_line_s >= pause_s:
             self._last_news, self._since_line_s = news, 0.0
             self._out.write(f"{self._name}  {line(now)}\n")
             self._out.flush()

@@ -48,7 +48,6 @@ NODE_ID_LABEL = "ray.io/node-id"
 LOOK_INTERVAL_S = 0.25
 WAIT_INTERVAL_S = 0.25  # between two looks while there is no room for the minimum
 AVOID_S = 30.0  # a node that does not answer: Ray takes it for alive for some seconds
-LAST_SAVE_BEFORE_S = 3.0  # of a node's deadline, when there is nowhere to move to
 
 # How Ray Train's controller should run. A variable that the user has set wins.
 CONTROLLER_ENV = {
@@ -117,7 +116,7 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         self._looked_at_s = 0.0
         self._wanted = -1  # the size that is within reach, and since when it has been the same
         self._wanted_since_s = 0.0
-        self._saved_for: dict[str, int] = {}  # leaving nodes -> saves made on their account
+        self._saved_at_s: dict[str, tuple[float, int]] = {}  # leaving nodes -> when, and in which attempt, for them
 
     def make_decision_for_non_running_worker_group(self) -> Any:
         order, now, first = self._link.order, time.monotonic(), self._link.attempt == 0
@@ -197,15 +196,16 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         return not missing.keys() & rooms.keys() and all(warm[node] >= link.ordered[node] for node in rooms)
 
     def _save_only(self, group: sizing.Group, change: sizing.SaveOnly, nodes: Sequence[sizing.NodeView]) -> None:
-        """Once when the notice comes, once more shortly before the end."""
+        """When the notice comes, and again and again shortly before the end: what is not saved then is taken again."""
+        now_s = time.time()
         deadlines = {node.node_id: node.drain_deadline_s or 0.0 for node in nodes}
         due = [
             node
             for node in change.nodes
-            if self._saved_for.get(node, 0) < (2 if 0 < deadlines[node] < time.time() + LAST_SAVE_BEFORE_S else 1)
+            if sizing.save_is_due(self._saved_at_s.get(node), deadlines[node], now_s, self._link.attempt)
         ]
         for node in due:
-            self._saved_for[node] = self._saved_for.get(node, 0) + 1
+            self._saved_at_s[node] = now_s, self._link.attempt
         if due:
             self._link.coordinator.ask.remote(group.attempt, change.reason)
 

@@ -12,6 +12,9 @@ from tradewind.model import Labels, Resources, Target
 
 MAX_WARM_UP_S = 30.0
 HANDOVER_MARGIN_S = 10.0  # before a node's end: time for a step, a checkpoint, and a slow disk
+LAST_SAVES_S = 6.0  # before a node's end, when there is nowhere to move to: saves follow each other
+SAVE_AGAIN_S = 2.0
+SAVE_WITHOUT_DEADLINE_S = 15.0
 EPSILON = 1e-6  # Ray counts resources in units of 1e-4; sums of fractions are a little off
 
 
@@ -162,6 +165,16 @@ def ripe(change: Resize, grows: bool, warm: bool, waited_s: float, settle_s: flo
         return warm or change.leaves_at_s - now_s <= HANDOVER_MARGIN_S
     patience_s = settle_s if grows else 0.0
     return waited_s >= patience_s and (warm or waited_s >= patience_s + MAX_WARM_UP_S)
+
+
+def save_is_due(last: tuple[float, int] | None, deadline_s: float, now_s: float, attempt: int) -> bool:
+    """Of a node that leaves while there is nowhere to move to: `last` is when its group was last asked to save, and the
+    attempt that was. A deadline of 0 may be over at any moment."""
+    if last is None or last[1] != attempt:
+        return True
+    if not deadline_s:
+        return now_s - last[0] >= SAVE_WITHOUT_DEADLINE_S
+    return deadline_s - now_s <= LAST_SAVES_S and now_s - last[0] >= SAVE_AGAIN_S
 
 
 def _count(nodes: Sequence[str]) -> str:

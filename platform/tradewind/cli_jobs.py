@@ -19,7 +19,11 @@ from tradewind.cli_base import Options, emit, json_option, parse_duration, termi
 @click.option("--cpus", type=click.FloatRange(0), help="CPUs of each worker.")
 @click.option("--gpus", type=click.FloatRange(0), help="GPUs of each worker.")
 @click.option("--accelerator", metavar="NAME", help="Of this type: A100, H100, L4, ...")
-@click.option("--working-dir", type=click.Path(exists=True, file_okay=False), help="Run it here [default: .].")
+@click.option(
+    "--working-dir",
+    type=click.Path(exists=True, file_okay=False),
+    help="Run it here [default: the job file's folder; for a command: .].",
+)
 @click.option("--tenant", help="Whose job it is.")
 @click.option("--deadline", metavar="6h | TIME", help="It should be done by then (on record; not yet enforced).")
 @click.option("--budget", metavar="USD", help="It may cost this much (on record; not yet enforced).")

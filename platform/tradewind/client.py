@@ -158,7 +158,7 @@ class Fleet:
         return [Job(self, info) for info in self.wire.get("/v1/jobs", list[JobInfo])]
 
     def job(self, job_id: str) -> Job:
-        """Raises JobNotFound, with the nearest id that there is."""
+        """By its id, or as much of its beginning as tells it apart. Raises JobNotFound, with the nearest id."""
         return Job(self, self.wire.get(_job_path(job_id), JobInfo))
 
     def status(self) -> FleetStatus:

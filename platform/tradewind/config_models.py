@@ -280,7 +280,9 @@ class JobConfig(_Section):
     entrypoint: Annotated[str, Field(pattern=r"\S")] = Field(
         description="A shell command, like `python train.py`; it runs on the head of the cluster."
     )
-    working_dir: str = Field(default="", description="Sent to the cluster; relative to this file. May be a remote URI.")
+    working_dir: str = Field(
+        default="", description="Relative to this file. Left out: its folder. May be a remote URI."
+    )
     tenant: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] = Field(
         default="default", description="Who pays: up to 63 letters, digits, dots, dashes and underscores."
     )

@@ -139,8 +139,8 @@ class Controller:
 
     def job(self, job_id: str) -> JobInfo:
         with self.journal.reading() as (fleet, ledger):
-            job = _find(fleet, job_id)
-            return job_info(job, Costs.of(ledger.job_accounts(job_id, time.time())).by_job.get(job_id, 0))
+            job = _find(fleet, pick(job_id, fleet.jobs, job_not_found))
+            return job_info(job, Costs.of(ledger.job_accounts(job.job_id, time.time())).by_job.get(job.job_id, 0))
 
     def stop(self, job_id: str) -> JobInfo:
         with self.journal.reading() as (fleet, _):

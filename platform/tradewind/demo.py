@@ -36,7 +36,7 @@ offers:
   - {cloud: aws, zone: use2-az1, instance_type: g4dn.12xlarge}
   - {cloud: gcp, zone: us-west4-a, instance_type: n1-standard-32+t4x4}
 limits: {max_nodes: 4, max_usd_per_hour: 10}
-timing: {tick: 500ms, idle_timeout: 20s, boot_timeout: 60s, min_node_life: 10s}
+timing: {tick: 500ms, idle_timeout: 20s, boot_timeout: 3m, min_node_life: 10s}
 local:
   seed: 7
   stock: 1
@@ -150,6 +150,9 @@ def run(home: str | None = None) -> int:
                 info = Show(fleet, job, screen).play()
             _epilogue(job, info, folder)
             return 0 if info.state is JobState.SUCCEEDED else 1
+        except KeyboardInterrupt:
+            write("\nInterrupted: the job is stopped and its nodes are ended ...")
+            raise
         finally:
             fleet.down()
             fleet.close()

@@ -64,6 +64,11 @@ def _gone(event: Mapping[str, Any]) -> str:
     return f"node {event['launch_id']} {told}"
 
 
+def _ending(event: Mapping[str, Any]) -> str | None:
+    """Why a node is given up; that one which was drained ends is no news."""
+    return None if event["reason"] == "drained" else f"node {event['launch_id']} is given up: {event['reason']}"
+
+
 def _phase(event: Mapping[str, Any]) -> str | None:
     """Only what begins with a reason is news: training goes on after every checkpoint, too."""
     if not event["reason"]:
@@ -82,6 +87,7 @@ _STORIES: Mapping[str, Callable[[Mapping[str, Any]], str | None]] = {
     "launch_refused": lambda event: f"refused: {event['message']}; tries the next best offer",
     "node_joined": lambda event: f"node {event['launch_id']} joined Ray",
     "notice_received": lambda event: f"notice: node {event['launch_id']} goes soon; it is drained",
+    "terminate_requested": _ending,
     "node_gone": _gone,
     "phase_changed": _phase,
 }

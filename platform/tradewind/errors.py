@@ -55,7 +55,7 @@ class Problem:
 
 
 class ConfigError(TradewindError):
-    default_hint = "`tradewind schema` prints what is allowed"
+    default_hint = "`tradewind schema job` and `tradewind schema fleet` print what is allowed"
 
     def __init__(self, problems: Sequence[Problem], hint: str = "") -> None:
         super().__init__("\n".join(str(problem) for problem in problems), hint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tradewind.errors import ConfigError, Problem
-from tradewind.model import Contract, JobSpec
+from tradewind.model import LABEL_ACCELERATOR, Contract, JobSpec
 from tradewind.units import parse_duration_s, parse_usd
 
 Given = TypeVar("Given")
@@ -42,7 +43,7 @@ def build_spec(
     low, high = (spec.min_workers, spec.max_workers) if workers is None else parse_workers(workers)
     changes: dict[str, Any] = {
         "name": name,
-        "worker_resources": None if resources is None else dict(resources),
+        "worker_resources": None if resources is None else _resources({**spec.worker_resources, **resources}),
         "worker_labels": None if labels is None else dict(labels),
         "working_dir": None if working_dir is None else _folder(working_dir),
         "tenant": tenant,
@@ -56,6 +57,10 @@ def build_spec(
     )
     if contract.deadline_at_s is not None and contract.deadline_at_s <= now_s:
         raise ConfigError([Problem("submit", "deadline", "is in the past")], "give a later one, or a duration like 6h")
+    if not high and (resources or labels):
+        problem = Problem("submit", "workers", "resources and labels are those of a worker, and there are none")
+        raise ConfigError([problem], "say how many there shall be (--workers 2), or leave it to the program")
+    _check_accelerator({**spec.worker_labels, **(labels or {})}.get(LABEL_ACCELERATOR, ""))
     return replace(spec, min_workers=low, max_workers=high, contract=contract, **given)
 
 
@@ -66,9 +71,36 @@ def _start(what: str | Path | Sequence[str] | JobSpec, now_s: float) -> JobSpec:
         from tradewind.config import load_job
 
         spec: JobSpec = load_job(Path(what)).to_spec(now_s)
-        return spec
+        folder = spec.working_dir or str(Path(what).expanduser().absolute().parent)
+        return replace(spec, working_dir=folder)
     entrypoint = what if isinstance(what, str) else what[0] if len(what) == 1 else shlex.join(what)
     return JobSpec(name=name_of(entrypoint), entrypoint=entrypoint, working_dir=str(Path.cwd()))
+
+
+def _resources(given: Mapping[str, float]) -> dict[str, float]:
+    """Nothing of something is not asked for; but a worker needs something, or Ray would start it anywhere."""
+    for name in given:
+        meant = {"cpu": "CPU", "gpu": "GPU", "tpu": "TPU", "memory": "memory"}.get(name.lower().rstrip("s"), name)
+        if name != meant:
+            raise ConfigError([Problem("submit", "resources", f"Ray knows no {name!r}")], f"write {meant!r}")
+    found = {name: amount for name, amount in given.items() if amount}
+    if not found:
+        problem = Problem("submit", "resources", "a worker that needs nothing cannot be placed")
+        raise ConfigError([problem], "give each worker a CPU or a GPU: --cpus 1")
+    return found
+
+
+def _check_accelerator(name: str) -> None:
+    """Of a plain name; `!A100` and `in(A100,H100)` are Ray's to understand."""
+    if not name or not name.replace("-", "").isalnum():
+        return
+    from tradewind.cost import catalog
+
+    known = sorted({offer.accelerator for offer in catalog.load().find() if offer.accelerator})
+    if name not in known:
+        near = difflib.get_close_matches(name.upper(), known, n=3, cutoff=0.5) or known[:8]
+        problem = Problem("submit", "accelerator", f"the catalogue knows no {name!r}")
+        raise ConfigError([problem], f"did you mean {' or '.join(near)}?")
 
 
 def name_of(entrypoint: str) -> str:

@@ -119,7 +119,8 @@ class FakeController:
 
     def job(self, job_id: str) -> JobInfo:
         with self._news:
-            return job_info(self._known(job_id))
+            self._check()
+            return job_info(self._known(pick(job_id, self._state.jobs, job_not_found)))
 
     def submit(self, spec: JobSpec) -> JobInfo:
         with self._news:

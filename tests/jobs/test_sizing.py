@@ -66,6 +66,18 @@ def test_the_platform_can_shrink_it_but_not_below_its_minimum() -> None:
     assert decision(group, nodes, Target(3, 9)) == Keep()
 
 
+def test_who_cannot_move_saves_at_the_notice_and_again_and_again_before_the_end() -> None:
+    assert sizing.save_is_due(None, 100.0, 70.0, 1)
+    assert sizing.save_is_due((69.0, 1), 100.0, 70.0, 2), "another group has saved nothing yet"
+    asked = [69.0]
+    for now_s in range(70, 101):
+        if sizing.save_is_due((asked[-1], 1), 100.0, float(now_s), 1):
+            asked.append(float(now_s))
+    assert asked[1:] == [94.0, 96.0, 98.0, 100.0]
+    assert not sizing.save_is_due((69.0, 1), 0.0, 70.0, 1)
+    assert sizing.save_is_due((50.0, 1), 0.0, 70.0, 1), "without a deadline, now and then"
+
+
 def test_the_platform_grants_replicas() -> None:
     limits = Limits(3, 8).in_replicas(2)
     assert limits == Limits(4, 8, 2)

@@ -351,6 +351,31 @@ def test_a_job_file(tmp_path: Path) -> None:
     file.write_text("name: lab\nentrypoint: python train.py\nworkers: 2..4\ntenant: ann\n")
     spec = build_spec(str(file), now_s=0.0, tenant="bob")
     assert (spec.name, spec.min_workers, spec.max_workers, spec.tenant) == ("lab", 2, 4, "bob")
+    assert spec.working_dir == str(tmp_path), "it runs where its file is"
+
+
+def test_what_is_given_of_resources_is_put_beside_what_the_file_says(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("entrypoint: python train.py\nworkers: 2\nresources: {cpu: 2, gpu: 1}\n")
+    assert build_spec(str(file), now_s=0.0, resources={"GPU": 0.0}).worker_resources == {"CPU": 2.0}
+    with pytest.raises(errors.ConfigError, match="needs nothing"):
+        build_spec("true", now_s=0.0, workers=1, resources={"GPU": 0.0})
+    with pytest.raises(errors.ConfigError, match="write 'CPU'"):
+        build_spec("true", now_s=0.0, workers=1, resources={"cpus": 1.0})
+    with pytest.raises(errors.ConfigError, match="there are none"):
+        build_spec("true", now_s=0.0, resources={"GPU": 1.0})
+
+
+@pytest.mark.parametrize(("name", "known"), [("A100", True), ("H1000", False), ("a100", False), ("in(A100,L4)", True)])
+def test_an_accelerator_that_nobody_sells_is_refused(name: str, known: bool) -> None:
+    def build() -> JobSpec:
+        return build_spec("true", now_s=0.0, workers=1, labels={"ray.io/accelerator-type": name})
+
+    if known:
+        assert build().worker_labels == {"ray.io/accelerator-type": name}
+    else:
+        with pytest.raises(errors.ConfigError, match=r"did you mean .*A?H?100"):
+            build()
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from tradewind.events import (
     NodeJoined,
     NoticeReceived,
     PhaseChanged,
+    TerminateRequested,
 )
 from tradewind.model import Capacity, EndReason, JobSpec, Phase
 from tradewind.service import offers_of, script_of
@@ -253,6 +254,8 @@ TOLD: list[tuple[AnyEvent, str | None]] = [
     ),
     (NodeJoined(at_s=1.0, launch_id="n1", ray_node_id="aa"), "node n1 joined Ray"),
     (NoticeReceived(at_s=1.0, launch_id="n1", deadline_s=9.0), "notice: node n1 goes soon; it is drained"),
+    (TerminateRequested(at_s=1.0, launch_id="n1", reason="did not join"), "node n1 is given up: did not join"),
+    (TerminateRequested(at_s=1.0, launch_id="n1", reason="drained"), None),
     (gone(EndReason.PREEMPTED), "node n1 was taken by the cloud"),
     (gone(EndReason.TERMINATED), "node n1 was given back"),
     (gone(EndReason.CRASHED), "node n1 crashed: its boot failed"),
