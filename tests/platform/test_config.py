@@ -257,7 +257,7 @@ def test_every_mistake_is_told_at_once_with_line_field_and_what_is_allowed() -> 
         f"x.yaml:1: nmae: is not a key here (did you mean 'name'?); {top}",
         "x.yaml:2: cloud: found 'aws' (text); only `local` exists in this version; "
         "it plays the markets of aws, gcp and azure",
-        f"x.yaml:3: max_nodes: is not a key here (it belongs under limits); {top}",
+        f"x.yaml:3: max_nodes: is not a key here (it belongs under limits or limits.rules); {top}",
         "x.yaml:5: offers[0].cloud: found 'awz' (text); allowed: aws, gcp, azure (did you mean 'aws'?)",
         "x.yaml:6: offers[0].capacity: found 'sopt' (text); "
         "allowed: spot, on-demand, or a list of both (did you mean 'spot'?)",
