@@ -1,25 +1,52 @@
 """Wishes and limits -> how many replicas each training job is granted. Pure; first version.
 
 Every job gets its minimum, in the order of the wishes; then all grow in turn, replica by replica, towards their
-maximum, for as long as the limits on nodes and on dollars per hour would let the cheapest fitting offers carry them.
+maximum, for as long as the limits would let the cheapest fitting offers carry them. A limit on some offers counts for a
+job when it has no others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from tradewind.autoscaler.limits import NOBODY, Bound, Limits, bounds_of
 from tradewind.autoscaler.shape import Shape
-from tradewind.autoscaler.view import Limits
 from tradewind.model import Offer, Resources, Target, Wish
 
 
 @dataclass(frozen=True, slots=True)
-class _Cost:
-    """What one replica takes of the limits, on the cheapest offer that fits its workers."""
+class _Replica:
+    """One replica of a job: on the cheapest offer that fits its workers. Without an offer it is free: the job may find
+    room on nodes that nobody bought for it."""
 
-    nodes: float
-    uusd_per_h: float
+    tenant: str
+    fitting: Sequence[Offer] = ()
+    offer: Offer | None = None
+    nodes: float = 0.0  # of the offer
+
+    def weight(self, bound: Bound) -> float:
+        """What it takes of a bound."""
+        if self.offer is None or not all(bound.is_about(offer, (self.tenant,)) for offer in self.fitting):
+            return 0.0
+        return bound.weigh(self.offer) * self.nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What each job is granted, and how that was found."""
+
+    targets: dict[str, Target] = field(default_factory=dict)
+    wishes: tuple[Wish, ...] = ()
+    replicas: tuple[_Replica, ...] = ()
+    bounds: tuple[Bound, ...] = ()
+
+    def held_back_by(self, job_id: str) -> list[str]:
+        """The limits without which the job would be granted more."""
+        index = next(i for i, wish in enumerate(self.wishes) if wish.job_id == job_id)
+        granted = self.targets[job_id].replicas
+        others = ((bound, [other for other in self.bounds if other is not bound]) for bound in self.bounds)
+        return [bound.name for bound, rest in others if _share(self.wishes, self.replicas, rest)[index] > granted]
 
 
 def allocate(
@@ -28,45 +55,62 @@ def allocate(
     offers: Sequence[Offer],
     resources_of: Callable[[Offer], Resources] = lambda offer: offer.resources,
     previous: Mapping[str, Target] | None = None,
+    tenant_of: Mapping[str, str] | None = None,  # by job id
 ) -> dict[str, Target]:
     """A target per job. The epoch rises when the number changes, and only then."""
-    wishes = list(wishes)
-    granted = _share(wishes, [_cost(wish, offers, resources_of) for wish in wishes], limits)
-    return {
+    return grant(wishes, limits, offers, resources_of, previous, tenant_of).targets
+
+
+def grant(
+    wishes: Iterable[Wish],
+    limits: Limits,
+    offers: Sequence[Offer],
+    resources_of: Callable[[Offer], Resources],
+    previous: Mapping[str, Target] | None = None,
+    tenant_of: Mapping[str, str] | None = None,
+) -> Allocation:
+    """`allocate`, with how it was found."""
+    wishes, whose = tuple(wishes), tenant_of or {}
+    replicas = tuple(_replica(wish, offers, resources_of, whose.get(wish.job_id, NOBODY)) for wish in wishes)
+    bounds = tuple(bound for bound in bounds_of(limits, {each.tenant for each in replicas}) if not bound.is_rate)
+    granted = _share(wishes, replicas, bounds)
+    targets = {
         wish.job_id: _target((previous or {}).get(wish.job_id), count, wish.replica_workers)
         for wish, count in zip(wishes, granted, strict=True)
     }
+    return Allocation(targets, wishes, replicas, bounds)
 
 
-def _share(wishes: Sequence[Wish], costs: Sequence[_Cost], limits: Limits) -> list[int]:
+def _share(wishes: Sequence[Wish], replicas: Sequence[_Replica], bounds: Sequence[Bound]) -> list[int]:
     """The minimum is granted whatever the limits say: whether it can be bought is decided where it is bought."""
     granted = [wish.min_replicas for wish in wishes]
+    weights = [[replica.weight(bound) for bound in bounds] for replica in replicas]
+    left = [
+        bound.most - sum(count * each[i] for count, each in zip(granted, weights, strict=True))
+        for i, bound in enumerate(bounds)
+    ]
     grew = True
     while grew:
         grew = False
         for i, wish in enumerate(wishes):
-            more = [*granted[:i], granted[i] + 1, *granted[i + 1 :]]
-            if more[i] <= wish.max_replicas and _within(more, costs, limits):
-                granted, grew = more, True
+            after = [room - weight for room, weight in zip(left, weights[i], strict=True)]
+            fits = all(room >= -1e-9 for room, weight in zip(after, weights[i], strict=True) if weight)
+            if granted[i] < wish.max_replicas and fits:
+                granted[i], left, grew = granted[i] + 1, after, True
     return granted
 
 
-def _within(granted: Sequence[int], costs: Sequence[_Cost], limits: Limits) -> bool:
-    nodes = sum(count * cost.nodes for count, cost in zip(granted, costs, strict=True))
-    uusd_per_h = sum(count * cost.uusd_per_h for count, cost in zip(granted, costs, strict=True))
-    small = limits.max_nodes is None or nodes <= limits.max_nodes + 1e-9
-    return small and (limits.max_uusd_per_h is None or uusd_per_h <= limits.max_uusd_per_h + 1e-9)
-
-
-def _cost(wish: Wish, offers: Sequence[Offer], resources_of: Callable[[Offer], Resources]) -> _Cost:
-    """Free when no offer fits: the job may find room on nodes that nobody bought for it."""
-    shape, workers = Shape.of(wish.resources, wish.labels), wish.replica_workers
-    costs = []
+def _replica(wish: Wish, offers: Sequence[Offer], resources_of: Callable[[Offer], Resources], tenant: str) -> _Replica:
+    shape = Shape.of(wish.resources, wish.labels)
+    found: list[tuple[float, int, Offer]] = []
     for offer in offers:
         copies = offer.hosts * shape.copies_in(resources_of(offer)) if shape.allows(offer.labels) else 0
         if copies and offer.price_uusd_per_h is not None:
-            costs.append(_Cost(workers / copies, workers * offer.price_uusd_per_h / copies))
-    return min(costs, key=lambda cost: cost.uusd_per_h, default=_Cost(0.0, 0.0))
+            found.append((offer.price_uusd_per_h / copies, copies, offer))
+    if not found:
+        return _Replica(tenant)
+    _, copies, cheapest = min(found, key=lambda row: row[0])
+    return _Replica(tenant, [offer for _, _, offer in found], cheapest, wish.replica_workers / copies)
 
 
 def _target(last: Target | None, replicas: int, replica_workers: int) -> Target:

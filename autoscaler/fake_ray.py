@@ -125,7 +125,7 @@ class FakeRay:
         labels: Labels | None = None,
         job_id: str = "ray-01000000",
     ) -> str:
-        gang_id = f"{next(self._ids):036x}"
+        gang_id = f"{next(self._ids):08x}{0:028x}"  # the first signs tell them apart, as in Ray
         shapes = tuple(Shape.of(bundle, labels) for bundle in bundles)
         self._gangs[gang_id] = Gang(gang_id, strategy, shapes, job_id)
         self._work.extend(_Work(job_id, shape, gang_id=gang_id) for shape in shapes)

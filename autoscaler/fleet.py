@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Generic, TypeVar
 
@@ -11,6 +11,7 @@ from tradewind.autoscaler.knowledge import Experience
 from tradewind.events import (
     AnyEvent,
     CheckpointCommitted,
+    ClockJumped,
     ControllerStarted,
     DrainRefused,
     DrainRequested,
@@ -54,6 +55,7 @@ class NodeRecord:
     replaces: tuple[str, ...] = ()  # launch ids whose work it is to take over
     held_since_s: float | None = None  # when what jobs hold on it last changed
     tried_s: float | None = None  # when something was last bought to take over its work
+    tenants: tuple[str, ...] = ()  # for whom it was bought
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class _Copier(Generic[Record]):
         return fresh
 
 
+_NODE_TIMES = tuple(each.name for each in fields(NodeRecord) if each.name.endswith("_s"))
 _node_with = _Copier(NodeRecord)
 _job_with = _Copier(JobRecord)
 
@@ -120,6 +123,7 @@ class FleetState:
     experience: Experience = field(default_factory=Experience)  # of markets
     never_joined: set[str] = field(default_factory=set)  # launched, given up or gone, and never in Ray
     simulated: bool = False
+    _offers: dict[Offer, Offer] = field(default_factory=dict, repr=False, compare=False)  # equal ones are one object
 
     @classmethod
     def fold(cls, events: Iterable[AnyEvent]) -> FleetState:
@@ -146,6 +150,11 @@ class FleetState:
         return [node for node in list(self.nodes.values()) if is_alive(node.state)]  # as below
 
     @property
+    def newest_s(self) -> float:
+        """When the last thing happened to a node."""
+        return max((node.state_since_s for node in list(self.nodes.values())), default=0.0)
+
+    @property
     def open_jobs(self) -> list[JobRecord]:
         """Copied first: the loop's thread reads while another one submits a job."""
         return [job for job in list(self.jobs.values()) if not is_over(job.state)]
@@ -164,13 +173,14 @@ class FleetState:
             case LaunchRequested():
                 self.nodes[event.launch_id] = NodeRecord(
                     launch_id=event.launch_id,
-                    offer=event.offer,
+                    offer=self._offers.setdefault(event.offer, event.offer),
                     cell=event.cell,
                     reason=event.reason,
                     state=NodeState.REQUESTED,
                     requested_at_s=event.at_s,
                     state_since_s=event.at_s,
                     replaces=event.replaces,
+                    tenants=event.tenants,
                 )
                 self._note_try(event.replaces, event.at_s)
             case LaunchRefused():
@@ -182,7 +192,7 @@ class FleetState:
                 self._move(
                     event.launch_id,
                     NodeState.BOOTING,
-                    event.at_s,
+                    event.at_s if event.seen_at_s is None else event.seen_at_s,
                     instance_id=event.instance_id,
                     launched_at_s=event.at_s,
                 )
@@ -222,6 +232,8 @@ class FleetState:
                 self._note_end(self.nodes[event.launch_id], event)
             case ControllerStarted():
                 self.simulated = event.simulated
+            case ClockJumped():
+                self._shift(event.jump_s)
             case _:
                 self._apply_to_job(event)
 
@@ -272,6 +284,16 @@ class FleetState:
     def _note_never_joined(self, node: NodeRecord) -> None:
         if node.launched_at_s is not None and node.joined_at_s is None:
             self.never_joined.add(node.launch_id)
+
+    def _shift(self, jump_s: float) -> None:
+        """All times of nodes and refusals by the new clock, so that ages, and the time that is left until a deadline,
+        stay what they were."""
+        for launch_id, node in self.nodes.items():
+            times = {name: getattr(node, name) for name in _NODE_TIMES}
+            self.nodes[launch_id] = _node_with(
+                node, **{name: at_s + jump_s for name, at_s in times.items() if at_s is not None}
+            )
+        self.refusals = [replace(refusal, at_s=refusal.at_s + jump_s) for refusal in self.refusals]
 
     def _move(self, launch_id: str, to: NodeState, at_s: float, **changes: object) -> None:
         node = self.nodes[launch_id]

@@ -1,4 +1,6 @@
-"""The control loop: observe, decide, act, record. Owns the clock and the effects; every decision is made elsewhere."""
+"""The control loop: observe, decide, act, record. Owns the clock and the effects; every decision is made elsewhere.
+
+Calls to clouds are made beside it (clouds.py): a tick takes in what has arrived, and never waits for a slow cloud."""
 
 from __future__ import annotations
 
@@ -9,26 +11,30 @@ from dataclasses import replace
 
 from tradewind.autoscaler.actions import Hold, Plan
 from tradewind.autoscaler.adopt import adoptions, holding_changes
-from tradewind.autoscaler.allocate import allocate
+from tradewind.autoscaler.allocate import Allocation, grant
+from tradewind.autoscaler.beside import Beside, Inline
 from tradewind.autoscaler.clock import Clock
+from tradewind.autoscaler.clouds import Clouds
+from tradewind.autoscaler.dry_run import DryReconciler, would
 from tradewind.autoscaler.expected import new_book
 from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.forecast import spans_of_events
-from tradewind.autoscaler.observe import Observation, build_view, learn_resources, list_clouds
+from tradewind.autoscaler.observe import Observation, build_view, learn_resources
 from tradewind.autoscaler.plan import make_plan
 from tradewind.autoscaler.providers.base import PriceSource, Provider
 from tradewind.autoscaler.quotes import Quotes, note_quotes
 from tradewind.autoscaler.ray_snapshot import RayPort, RayReport, RaySnapshot, alive_by_launch_id
 from tradewind.autoscaler.reconcile import Reconciler, Record, new_launch_id
-from tradewind.autoscaler.settle import Listing, Question, settle, slices_of
-from tradewind.autoscaler.view import LoopSettings, View
+from tradewind.autoscaler.settle import Listing, Question, overdue_ends, settle, slices_of
+from tradewind.autoscaler.view import LoopSettings, SeenResources, View
 from tradewind.autoscaler.wanted import wanted_of
-from tradewind.errors import ProviderError, RayError
-from tradewind.events import AnyEvent, DecisionRecorded, PriceChanged
-from tradewind.model import Offer, Resources, Target, Wish
-from tradewind.units import format_usd
+from tradewind.errors import RayError
+from tradewind.events import AnyEvent, ClockJumped, DecisionRecorded, PriceChanged
+from tradewind.model import Offer, Target, Wish
 
 logger = logging.getLogger(__name__)
+
+CLOCK_TOLERANCE_S = 10.0  # clocks are corrected by less than this all the time; no time-out is so short
 
 
 class Loop:
@@ -48,20 +54,24 @@ class Loop:
         wishes: Callable[[], Sequence[Wish]] = lambda: (),
         past: Iterable[AnyEvent] = (),  # the log until now, for the forecasts
         new_id: Callable[[], str] = new_launch_id,
+        beside: Beside | None = None,  # where calls to clouds are made; None: on the spot
     ) -> None:
         self.clock, self.record, self.fleet, self.ray = clock, record, fleet, ray
-        self.providers, self.prices, self.settings, self.wishes = providers, prices, settings, wishes
-        self.reconciler = Reconciler(clock, record, fleet, ray, providers, settings, new_id)
+        self.settings, self.wishes = settings, wishes
+        self.clouds = Clouds(providers, prices, clock, beside or Inline(), settings)
+        reconciler = DryReconciler if settings.dry_run else Reconciler
+        self.reconciler = reconciler(clock, record, fleet, ray, self.clouds, settings, new_id)
         self.book = new_book(settings)
         if settings.buy_ahead:
             self.book.load(spans_of_events(past, clock.now_s()), clock.now_s())
         self.view: View | None = None
         self.plan: Plan | None = None
         self.targets: dict[str, Target] = {}
-        self._wished: tuple[Wish, ...] = ()  # at the last look
+        self.granted = Allocation()
+        self._last_clock_s: tuple[float, float] | None = None  # calendar, steady
         self._offers: tuple[Offer, ...] = ()
         self._missing_since_s: dict[str, float] = {}
-        self._seen_resources: Mapping[str, Resources] = {}
+        self._seen_resources: SeenResources = {}
         self._known_prices: dict[str, int] = {}
         self._quotes: Quotes = {}
         self._said: frozenset[tuple[str, str]] = frozenset()
@@ -78,18 +88,22 @@ class Loop:
 
     def tick(self) -> Plan:
         troubles: list[Hold] = []
+        self._note_clock()
+        self.reconciler.take_in()
         snapshot = self._ask_ray(troubles)  # before the listing: a node that the cloud took is then known as taken
         listing = self._ask_clouds(troubles)
         self._settle(snapshot, listing)
         if snapshot is not None:
             self._note_jobs(snapshot)
-            self._seen_resources = learn_resources(self._seen_resources, snapshot.nodes)
+            self._seen_resources = learn_resources(self._seen_resources, snapshot.nodes, self.fleet.nodes)
         self._note_prices(troubles)
+        troubles.extend(overdue_ends(self.fleet.alive_nodes, self.settings, self.clock.now_s()))
         before = self.targets
         self.view = self._look(snapshot, listing)
-        self._note_grants(before, self.view)
+        self._note_grants(before)
         plan = make_plan(self.view, self.targets)
-        self.plan = Plan(plan.at_s, (*troubles, *plan.actions), plan.targets)
+        plan = would(plan) if self.settings.dry_run else plan
+        self.plan = Plan(plan.at_s, (*troubles, *self.view.withheld, *plan.actions), plan.targets)
         self.reconciler.act(plan)
         self._note_holds(self.plan)
         self._report(snapshot, self.plan)
@@ -97,19 +111,42 @@ class Loop:
 
     def end_all(self, reason: str, timeout_s: float) -> list[str]:
         """The fleet is taken down: every node is ended, and this waits until the clouds list none of them any more.
-        Returns the launch ids that are gone; what is left after the time is still alive by the log."""
+        Returns the launch ids that are gone; what is left after the time is still alive by the log. In a dry run that
+        is everything."""
+        if self.settings.dry_run:
+            return []
         before = {node.launch_id for node in self.fleet.alive_nodes}
         self.reconciler.end_all(reason)
-        until_s = self.clock.now_s() + timeout_s
-        while self.fleet.alive_nodes and self.clock.now_s() < until_s:
-            listing, _ = list_clouds(self.providers)
+        until_s = self.clock.steady_s() + timeout_s
+        while self.fleet.alive_nodes and self.clock.steady_s() < until_s:
+            self.reconciler.take_in()
+            listing, _ = self.clouds.look(self.settings.answer_wait_s)
             answer = settle(self._question(None, listing))
             self.record(*answer.events)
+            self._missing_since_s = dict(answer.missing)
             self.reconciler.give_up(answer.relaunch, reason)
             self.reconciler.end(answer.terminate)
             if self.fleet.alive_nodes:
                 self.clock.sleep(0.2)
         return sorted(before - {node.launch_id for node in self.fleet.alive_nodes})
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """No more calls are begun. What still hangs in a cloud ends with the process."""
+        self.clouds.close(timeout_s)
+
+    def _note_clock(self) -> None:
+        """A clock that was set ends no node and makes nobody wait: times on record are shifted with it. Before the
+        first tick it may have been set, too; that is seen when the record lies in the future."""
+        now_s, steady_s = self.clock.now_s(), self.clock.steady_s()
+        if self._last_clock_s is None:
+            jump_s = min(0.0, now_s - self.fleet.newest_s)
+        else:
+            jump_s = (now_s - self._last_clock_s[0]) - (steady_s - self._last_clock_s[1])
+        self._last_clock_s = (now_s, steady_s)
+        if abs(jump_s) > CLOCK_TOLERANCE_S:
+            logger.warning("the clock was set by %.0f s: times on record are shifted by as much", jump_s)
+            self.record(ClockJumped(at_s=now_s, jump_s=jump_s))
+            self._missing_since_s = {name: since_s + jump_s for name, since_s in self._missing_since_s.items()}
 
     # --- observe ----------------------------------------------------------------------------------------------
 
@@ -122,31 +159,36 @@ class Loop:
             return None
 
     def _ask_clouds(self, troubles: list[Hold]) -> Listing:
-        listing, wrong = list_clouds(self.providers)
+        listing, wrong = self.clouds.look(self.settings.answer_wait_s)
         for cloud, message in sorted(wrong.items()):
-            logger.warning("cloud %s could not be listed: %s", cloud, message)
             troubles.append(Hold(f"cloud {cloud}", f"could not be listed: {message}"))
         return listing
 
     def _settle(self, snapshot: RaySnapshot | None, listing: Listing) -> None:
-        now_s = self.clock.now_s()
         answer = settle(self._question(snapshot, listing))
         self.record(*answer.events)
-        self._missing_since_s = {name: self._missing_since_s.get(name, now_s) for name in answer.missing}
+        self._missing_since_s = dict(answer.missing)
         self._note_strangers(answer.strangers)
         for launch_id in answer.relaunch:
-            logger.warning("launch %s is on record without an outcome: asked for again under the same id", launch_id)
+            logger.warning("launch %s is on record without an outcome: its call is made under the same id", launch_id)
             self.reconciler.send(self.fleet.nodes[launch_id])
         self.reconciler.end(answer.terminate, {name: node.offer.market.cloud for name, node in listing.nodes.items()})
 
     def _question(self, snapshot: RaySnapshot | None, listing: Listing) -> Question:
         slices = slices_of(self.fleet.alive_nodes, listing)
-        in_ray = alive_by_launch_id(snapshot.nodes, slices) if snapshot else {}
-        sent, missing = frozenset(self.reconciler.sent), self._missing_since_s
-        return Question(self.fleet, listing, in_ray, sent, missing, self.settings, self.clock.now_s())
+        return Question(
+            fleet=self.fleet,
+            listing=listing,
+            ray=alive_by_launch_id(snapshot.nodes, slices) if snapshot else {},
+            sent=frozenset(self.reconciler.sent),
+            launching=self.clouds.launching,
+            missing_since_s=self._missing_since_s,
+            settings=self.settings,
+            now_s=self.clock.now_s(),
+        )
 
     def _look(self, snapshot: RaySnapshot | None, listing: Listing) -> View:
-        wishes = self._wished = tuple(self.wishes())
+        wishes = tuple(self.wishes())
         seen = Observation(
             now_s=self.clock.now_s(),
             snapshot=snapshot,
@@ -158,8 +200,15 @@ class Loop:
             quotes=self._quotes,
         )
         blank = build_view(self.fleet, seen, self.settings)
-        limits = self.settings.limits
-        self.targets = allocate(wishes, limits, self._offers, blank.resources_of, self.targets)
+        self.granted = grant(
+            wishes,
+            self.settings.limits,
+            self._offers,
+            blank.resources_of,
+            self.targets,
+            {job.job_id: job.spec.tenant for job in self.fleet.open_jobs},
+        )
+        self.targets = self.granted.targets
         seen = self._look_ahead(replace(seen, targets=self.targets))
         return build_view(self.fleet, seen, self.settings)
 
@@ -182,13 +231,10 @@ class Loop:
         """Record prices of markets where we have nodes. The first price after a start is recorded, too: it may have
         moved while nobody looked."""
         now_s = self.clock.now_s()
-        try:
-            offers = self.prices.offers(now_s)
-        except ProviderError as error:
-            logger.warning("prices are those of the last tick: %s", error)
-            troubles.append(Hold("prices", str(error)))
-            return
-        self._offers = tuple(offer for offer in offers if offer.market.cloud in self.providers)
+        offers, wrong = self.clouds.offers()
+        if wrong:
+            troubles.append(Hold("prices", wrong))
+        self._offers = tuple(offer for offer in offers if offer.market.cloud in self.clouds.providers)
         self._quotes = note_quotes(self._quotes, self._offers, now_s, self.settings.market.exchange_hysteresis_s)
         present = {offer.market.key: offer.price_uusd_per_h for offer in self._offers}
         for node in self.fleet.alive_nodes:
@@ -202,42 +248,32 @@ class Loop:
 
     def _note_strangers(self, strangers: Sequence[tuple[str, str]]) -> None:
         for launch_id, reason in strangers:
-            if launch_id not in self._strangers:
+            if launch_id not in self._strangers and not self.settings.dry_run:
                 logger.error("node %s is ended: %s", launch_id, reason)
                 at_s = self.clock.now_s()
                 self.record(DecisionRecorded(at_s=at_s, action="terminate", subject=launch_id, reason=reason))
         self._strangers = frozenset(launch_id for launch_id, _ in strangers)
 
-    def _note_grants(self, before: Mapping[str, Target], view: View) -> None:
+    def _note_grants(self, before: Mapping[str, Target]) -> None:
         """Why a job may have so many workers and not more is recorded when the number changes."""
-        changed = [wish for wish in self._wished if before.get(wish.job_id) != self.targets[wish.job_id]]
-        for wish in changed:
-            reason = self._why_granted(wish, view)
-            logger.info("grant %s: %s", wish.job_id, reason)
-            event = DecisionRecorded(
-                at_s=self.clock.now_s(), action="grant", subject=wish.job_id, reason=reason, jobs=(wish.job_id,)
-            )
-            self.record(event)
+        for wish in self.granted.wishes:
+            if before.get(wish.job_id) != self.targets[wish.job_id]:
+                reason = self._why_granted(wish)
+                logger.info("grant %s: %s", wish.job_id, reason)
+                event = DecisionRecorded(
+                    at_s=self.clock.now_s(), action="grant", subject=wish.job_id, reason=reason, jobs=(wish.job_id,)
+                )
+                self.record(event)
 
-    def _why_granted(self, wish: Wish, view: View) -> str:
-        """A limit holds a job back when the job would be granted more without it."""
-        granted = self.targets[wish.job_id].workers
+    def _why_granted(self, wish: Wish) -> str:
+        granted, sharers = self.targets[wish.job_id].workers, len(self.granted.wishes)
         if granted >= wish.max_workers:
             return f"{granted} workers, all that it can use"
-        limits = self.settings.limits
-        without = {
-            f"{limits.max_nodes} nodes": replace(limits, max_nodes=None),
-            f"{format_usd(limits.max_uusd_per_h or 0)} per hour": replace(limits, max_uusd_per_h=None),
-        }
-        guilty = [
-            name
-            for name, wider in without.items()
-            if allocate(self._wished, wider, self._offers, view.resources_of)[wish.job_id].workers > granted
-        ]
-        shared = f", which {len(self._wished)} jobs share" if len(self._wished) > 1 else ""
-        limit = f"the limit of {' and of '.join(guilty)}" if guilty else "the limits on nodes and on dollars per hour"
+        guilty = self.granted.held_back_by(wish.job_id)
+        limits = " and ".join(guilty) if guilty else "several limits at once"
+        shared = f", which {sharers} jobs share" if sharers > 1 else ""
         more = "one more" if wish.replica_workers == 1 else f"one more replica of {wish.replica_workers}"
-        return f"{granted} of {wish.min_workers}..{wish.max_workers} workers: {more} would pass {limit}{shared}"
+        return f"{granted} of {wish.min_workers}..{wish.max_workers} workers: {more} would pass {limits}{shared}"
 
     def _note_holds(self, plan: Plan) -> None:
         """A hold is recorded when it is new, not at every tick."""

@@ -1,25 +1,22 @@
-"""Ray's snapshot + the clouds' listings + the log -> one View. Pure, but for `list_clouds`, which asks."""
+"""Ray's snapshot + the clouds' listings + the log -> one View. Pure."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tradewind.autoscaler.demand import Demand, demand_of
-from tradewind.autoscaler.fleet import FleetState
+from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.autoscaler.forecast import Forecast, SeriesKey
 from tradewind.autoscaler.knowledge import Knowledge
+from tradewind.autoscaler.limits import COUNTED_S, Tenants, launched_since, left_of
 from tradewind.autoscaler.market import MarketMemory
-from tradewind.autoscaler.providers.base import CloudNode, Provider
 from tradewind.autoscaler.quotes import Quotes
 from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, alive_by_launch_id, living_hosts
 from tradewind.autoscaler.settle import Listing, slices_of
-from tradewind.autoscaler.view import LoopSettings, NodeView, View, launched_since
-from tradewind.errors import ProviderError
-from tradewind.model import LABEL_INSTANCE_TYPE, Offer, Resources, Target, Wish
-
-logger = logging.getLogger(__name__)
+from tradewind.autoscaler.view import LoopSettings, NodeView, SeenResources, View, seen_keys
+from tradewind.autoscaler.withhold import Room, withhold
+from tradewind.model import Offer, Resources, Target, Wish
 
 # Resources by which a request can fail to fit although the catalogue says that it does.
 _MEASURED = ("CPU", "GPU", "TPU", "memory")
@@ -35,27 +32,10 @@ class Observation:
     offers: tuple[Offer, ...]
     wishes: tuple[Wish, ...] = ()
     targets: Mapping[str, Target] = field(default_factory=dict)
-    seen_resources: Mapping[str, Resources] = field(default_factory=dict)
+    seen_resources: SeenResources = field(default_factory=dict)
     wanted: Mapping[SeriesKey, float] = field(default_factory=dict)
     forecasts: Mapping[SeriesKey, Forecast] = field(default_factory=dict)
     quotes: Quotes = field(default_factory=dict)
-
-
-def list_clouds(providers: Mapping[str, Provider]) -> tuple[Listing, dict[str, str]]:
-    """Everything that is listed, and by cloud what went wrong. One provider may serve several clouds."""
-    nodes: dict[str, CloudNode] = {}
-    wrong: dict[str, str] = {}
-    for provider in {id(provider): provider for provider in providers.values()}.values():
-        clouds = [cloud for cloud, candidate in providers.items() if candidate is provider]
-        try:
-            nodes.update((node.launch_id, node) for node in provider.list_nodes())
-        except ProviderError as error:
-            wrong.update((cloud, str(error)) for cloud in clouds)
-        except Exception as error:
-            # A defect in one provider leaves the loop blind there, not dead.
-            logger.exception("listing %s failed", provider.name)
-            wrong.update((cloud, f"{type(error).__name__}: {error}") for cloud in clouds)
-    return Listing(nodes, frozenset(wrong)), wrong
 
 
 def build_view(fleet: FleetState, seen: Observation, settings: LoopSettings) -> View:
@@ -66,7 +46,7 @@ def build_view(fleet: FleetState, seen: Observation, settings: LoopSettings) -> 
         NodeView(record, seen.listing.nodes.get(key := record.launch_id), in_ray.get(key), hosts.get(key, ()))
         for record in alive
     )
-    return View(
+    view = View(
         now_s=seen.now_s,
         settings=settings,
         nodes=nodes,
@@ -75,7 +55,7 @@ def build_view(fleet: FleetState, seen: Observation, settings: LoopSettings) -> 
         offers=seen.offers,
         memory=MarketMemory.of(fleet, seen.now_s),
         blind_clouds=seen.listing.blind,
-        launched_last_minute=launched_since(fleet, seen.now_s - 60),
+        launched_last_minute=len(launched_since(list(fleet.nodes.values()), seen.now_s - COUNTED_S)),
         seen_resources=seen.seen_resources,
         wanted=seen.wanted,
         forecasts=seen.forecasts,
@@ -83,6 +63,15 @@ def build_view(fleet: FleetState, seen: Observation, settings: LoopSettings) -> 
         knowledge=_knowledge(fleet, seen.now_s, settings),
         quotes=seen.quotes,
     )
+    return _within_limits(view, fleet) if settings.limits.are_about_tenants else view
+
+
+def _within_limits(view: View, fleet: FleetState) -> View:
+    """With whose everything is, and without the demand of tenants that have reached a limit."""
+    tenants = Tenants.of(fleet)
+    theirs = [each for each in left_of(view.settings.limits, fleet, tenants, view.now_s) if each[0].part.tenant]
+    demand, withheld = withhold(view.demand, Room(theirs, tenants, view.offers, view.resources_of))
+    return replace(view, tenants=tenants, demand=demand, withheld=withheld)
 
 
 def _knowledge(fleet: FleetState, now_s: float, settings: LoopSettings) -> Knowledge:
@@ -99,14 +88,18 @@ def _demand(seen: Observation, nodes: Sequence[NodeView]) -> Demand:
     return demand_of(seen.snapshot, seen.wishes, seen.targets, frozenset(leaving | dead), frozenset(doomed))
 
 
-def learn_resources(known: Mapping[str, Resources], nodes: Sequence[RayNode]) -> dict[str, Resources]:
-    """What nodes of each instance type really bring to Ray: the least that was seen."""
-    learnt = {kind: dict(amounts) for kind, amounts in known.items()}
+def learn_resources(
+    known: SeenResources, nodes: Sequence[RayNode], records: Mapping[str, NodeRecord]
+) -> dict[tuple[str, ...], Resources]:
+    """What nodes really bring to Ray: the least that was seen, by the place and type that were bought, and by the type
+    in all places. Places are kept apart, since a type may differ between them: what one brings must not be believed of
+    another where it is known better."""
+    learnt = {key: dict(amounts) for key, amounts in known.items()}
     for node in nodes:
-        kind = node.labels.get(LABEL_INSTANCE_TYPE, "")
-        if kind and node.is_alive and node.total:
-            mine = learnt.setdefault(kind, {})
-            for name in _MEASURED:
-                if name in node.total:
-                    mine[name] = min(mine.get(name, node.total[name]), node.total[name])
-    return {kind: amounts for kind, amounts in learnt.items() if amounts}
+        if node.is_alive and node.total and node.launch_id in records:
+            for key in seen_keys(records[node.launch_id].offer):
+                mine = learnt.setdefault(key, {})
+                for name in _MEASURED:
+                    if name in node.total:
+                        mine[name] = min(mine.get(name, node.total[name]), node.total[name])
+    return {key: amounts for key, amounts in learnt.items() if amounts}

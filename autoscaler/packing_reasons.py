@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from tradewind.autoscaler.actions import Hold, Launch
-from tradewind.autoscaler.demand import Need
+from tradewind.autoscaler.demand import Demand, Need
 from tradewind.autoscaler.packing_basket import Basket
 from tradewind.autoscaler.packing_buyer import Asker
 from tradewind.autoscaler.packing_loads import Loads, Options
 from tradewind.autoscaler.packing_rooms import Slot
 from tradewind.autoscaler.packing_rules import gang_source, names_a_place, pieces_of
 from tradewind.autoscaler.packing_slots import hosts_of
-from tradewind.autoscaler.packing_stock import Purse, Stock, is_open
+from tradewind.autoscaler.packing_stock import Purse, Stock, is_open, jobs_in
 from tradewind.autoscaler.ray_snapshot import Gang
 from tradewind.autoscaler.shape import Shape, format_amount
 from tradewind.autoscaler.view import Limits, View
@@ -25,13 +25,14 @@ _SHOWN = 4  # alternatives on record; fallbacks are all of them
 _Others = tuple[tuple[str, ...], tuple[Offer, ...]]  # what a purchase beat: in words, as offers
 
 
-def launches_of(basket: Basket) -> list[Launch]:
+def launches_of(basket: Basket, demand: Demand) -> list[Launch]:
     """One for each node or slice. Nodes of one offer with the same load share their alternatives."""
     uses, loads, stock = basket.uses(), Loads.of(basket.packing), basket.stock
     options = Options.of(loads, stock)
     others: dict[tuple[int, int], _Others] = {}
     prices: dict[int, str] = {}
     found: dict[str, Launch] = {}
+    jobs = {gang_source(gang): gang.job_id for gang in demand.gangs}
     for slot, load in zip(basket.packing.bought, loads.copies, strict=True):
         if slot.name not in uses or slot.name in found:
             continue
@@ -42,7 +43,9 @@ def launches_of(basket: Basket) -> list[Launch]:
         if key[1] not in prices:
             prices[key[1]] = _price_text(slot, stock)
         reason = f"cheapest for {'; '.join(uses[slot.name])}: {prices[key[1]]}"
-        found[slot.name] = Launch(slot.offer, reason, *others[key])
+        sources = [use.rpartition("(")[2].removesuffix(")") for use in uses[slot.name]]
+        named = dict.fromkeys(job_id for source in sources for job_id in jobs_in(source, jobs))
+        found[slot.name] = Launch(slot.offer, reason, *others[key], tuple(named))
     return list(found.values())
 
 

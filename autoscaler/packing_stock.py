@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tradewind.autoscaler.effective import pricing_of
+from tradewind.autoscaler.limits import COUNTED_S, Bound, Part, Tenants, bounds_of, launched_since, lots_of, used
 from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Bools, Floats, Ints, Rooms, Slot
+from tradewind.autoscaler.packing_rules import gang_source
 from tradewind.autoscaler.packing_slots import hosts_of
 from tradewind.autoscaler.shape import Shape
-from tradewind.autoscaler.view import View, price_of
+from tradewind.autoscaler.view import NodeView, View, price_of
 from tradewind.model import Offer
-from tradewind.units import format_usd
 
 EffectivePrice = Callable[[Offer], float]  # micro-dollars per hour, with what the list price does not say
 
@@ -30,10 +31,11 @@ class Cap:
     name: str  # as people read it: "the quota of 64 g6.xlarge in us-east-1"
     offers: Callable[[Offer], bool] | None = None  # None: all
     sources: Callable[[str], bool] | None = None  # None: all
-    max_nodes: int | None = None
-    max_uusd_per_h: int | None = None
-    used_nodes: int | None = None
-    used_uusd_per_h: int | None = None
+    max_nodes: float | None = None
+    max_uusd_per_h: float | None = None
+    used_nodes: float | None = None
+    used_uusd_per_h: float | None = None
+    units: Callable[[Offer], float] | None = None  # what a node counts for in `max_nodes`; None: one
 
     def is_about(self, offer: Offer, source: str) -> bool:
         about_it = self.offers is None or self.offers(offer)
@@ -50,39 +52,65 @@ class Purse:
 
     @classmethod
     def of(cls, cap: Cap, view: View) -> Purse:
-        mine = tuple(node for node in view.nodes if cap.offers is None or cap.offers(node.requested.offer))
-        nodes = len(mine) if cap.used_nodes is None else cap.used_nodes
-        uusd = price_of(mine) if cap.used_uusd_per_h is None else cap.used_uusd_per_h
-        return cls(
-            cap,
-            float("inf") if cap.max_nodes is None else cap.max_nodes - nodes,
-            float("inf") if cap.max_uusd_per_h is None else cap.max_uusd_per_h - uusd,
-        )
+        nodes_left = uusd_left = float("inf")
+        if cap.max_nodes is not None:
+            nodes_left = cap.max_nodes - (len(_under(cap, view)) if cap.used_nodes is None else cap.used_nodes)
+        if cap.max_uusd_per_h is not None:
+            spent = price_of(_under(cap, view)) if cap.used_uusd_per_h is None else cap.used_uusd_per_h
+            uusd_left = cap.max_uusd_per_h - spent
+        return cls(cap, nodes_left, uusd_left)
 
     def allows(self, offer: Offer) -> int:
         """How many more of this one."""
         price = offer.price_uusd_per_h or 0
         by_price = self.uusd_left // price if price and self.uusd_left < float("inf") else ANY_NUMBER
-        return int(max(0, min(self.nodes_left, by_price, ANY_NUMBER)))
+        units = 1.0 if self.cap.units is None else self.cap.units(offer)
+        by_number = self.nodes_left // units if units and self.nodes_left < float("inf") else ANY_NUMBER
+        return int(max(0, min(by_number, by_price, ANY_NUMBER)))
 
     def count(self, offer: Offer, nodes: int) -> None:
-        self.nodes_left -= nodes
+        self.nodes_left -= nodes * (1.0 if self.cap.units is None else self.cap.units(offer))
         self.uusd_left -= nodes * (offer.price_uusd_per_h or 0)
 
 
+def _under(cap: Cap, view: View) -> tuple[NodeView, ...]:
+    return tuple(node for node in view.nodes if cap.offers is None or cap.offers(node.requested.offer))
+
+
 def limits_as_caps(view: View) -> list[Purse]:
-    """The limits of the fleet, in the order in which they are named when one is reached."""
-    limits, found = view.settings.limits, []
-    if limits.max_nodes is not None:
-        found.append(Purse.of(Cap(f"the limit of {limits.max_nodes} nodes", max_nodes=limits.max_nodes), view))
-    if limits.launches_per_minute is not None:
-        name = f"the limit of {limits.launches_per_minute} launches per minute"
-        cap = Cap(name, max_nodes=limits.launches_per_minute, used_nodes=view.launched_last_minute)
-        found.append(Purse.of(cap, view))
-    if limits.max_uusd_per_h is not None:
-        name = f"the limit of {format_usd(limits.max_uusd_per_h)} per hour"
-        found.append(Purse.of(Cap(name, max_uusd_per_h=limits.max_uusd_per_h), view))
+    """The limits, in the order in which they are named when one is reached."""
+    limits, records = view.settings.limits, [node.requested for node in view.nodes]
+    lots = lots_of(records, view.tenants)
+    fresh = lots_of(launched_since(records, view.now_s - COUNTED_S), view.tenants) if limits.rules else []
+    gangs = {gang_source(gang): gang.job_id for gang in view.demand.gangs} if limits.are_about_tenants else {}
+    found = []
+    for bound in bounds_of(limits, view.tenants.known):
+        taken = used(bound, fresh if bound.is_rate else lots)
+        if bound.is_rate and bound.part == Part():
+            taken = view.launched_last_minute
+        found.append(Purse.of(_cap(bound, taken, view.tenants, gangs), view))
     return found
+
+
+def _cap(bound: Bound, taken: float, tenants: Tenants, gangs: Mapping[str, str]) -> Cap:
+    part, offers, sources = bound.part, None, None
+    if part.tenant:
+
+        def sources(source: str) -> bool:  # nobody in particular: it may be this tenant
+            return not source or part.tenant in tenants.of_jobs(jobs_in(source, gangs))
+
+    if replace(part, tenant="") != Part():
+        offers = part.has
+    if bound.is_money:
+        return Cap(bound.name, offers, sources, max_uusd_per_h=bound.most, used_uusd_per_h=taken)
+    units = None if bound.is_count else bound.weigh
+    return Cap(bound.name, offers, sources, max_nodes=bound.most, used_nodes=taken, units=units)
+
+
+def jobs_in(source: str, gangs: Mapping[str, str]) -> list[str]:
+    """Who asks, as demand.py and packing_rules.py name them: "job NAME, ...", "gang ID"; others are nobody's."""
+    job_id = source.removeprefix("job ").split(",")[0] if source.startswith("job ") else gangs.get(source, "")
+    return [job_id] if job_id else []
 
 
 @dataclass(slots=True)

@@ -1,21 +1,25 @@
 """Plan -> effects, idempotent. Intent goes on record before a call, so that a crash at any point is settled by the
-next listing: under the same launch id, never by a second launch."""
+next listing: under the same launch id, never by a second launch. Calls are made beside the loop (clouds.py); what they
+answer is taken in here, on the loop's thread, within the tick or at a later one."""
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tradewind.autoscaler.actions import Action, Drain, Hold, Launch, Plan, Terminate
 from tradewind.autoscaler.clock import Clock
+from tradewind.autoscaler.clouds import Clouds, Outcome
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
+from tradewind.autoscaler.limits import Gate
 from tradewind.autoscaler.market import MarketMemory
-from tradewind.autoscaler.providers.base import LaunchSpec, Provider
+from tradewind.autoscaler.providers.base import LaunchSpec
 from tradewind.autoscaler.ray_snapshot import DrainReason, RayPort
-from tradewind.autoscaler.view import Limits, LoopSettings, launched_since
-from tradewind.errors import AmbiguousOutcome, InvalidRequest, ProviderError, RayError, Scope
+from tradewind.autoscaler.view import LoopSettings
+from tradewind.errors import AmbiguousOutcome, ProviderError, RayError, Scope
 from tradewind.events import (
     AnyEvent,
     DecisionRecorded,
@@ -38,26 +42,18 @@ def new_launch_id() -> str:
     return f"tw-{uuid.uuid4().hex[:12]}"
 
 
-def limit_passed(fleet: FleetState, offer: Offer, limits: Limits, now_s: float) -> str:
-    """The last gate before a launch: which limit this offer would pass, or nothing."""
-    alive = fleet.alive_nodes
-    price = sum(node.offer.price_uusd_per_h or 0 for node in alive) + (offer.price_uusd_per_h or 0)
-    if limits.max_nodes is not None and len(alive) + 1 > limits.max_nodes:
-        return f"the limit of {limits.max_nodes} nodes"
-    if limits.max_uusd_per_h is not None and price > limits.max_uusd_per_h:
-        return f"the limit of {format_usd(limits.max_uusd_per_h)} per hour"
-    if limits.launches_per_minute is not None and launched_since(fleet, now_s - 60) + 1 > limits.launches_per_minute:
-        return f"the limit of {limits.launches_per_minute} launches per minute"
-    return ""
-
-
 @dataclass(slots=True)
 class _Attempt:
-    """One launch on its way through the offers: what was passed over, and who has refused so far."""
+    """One launch on its way through the offers: which are left, what was passed over, and who has refused so far."""
 
     action: Launch
+    left: Iterator[Offer]
     ruled_out: list[str]
     refused: list[str] = field(default_factory=list)  # launch ids
+
+    @classmethod
+    def of(cls, action: Launch) -> _Attempt:
+        return cls(action, iter((action.offer, *action.fallbacks)), list(action.ruled_out))
 
 
 @dataclass(slots=True)
@@ -66,21 +62,36 @@ class Reconciler:
     record: Record
     fleet: FleetState
     ray: RayPort
-    providers: Mapping[str, Provider]
+    clouds: Clouds
     settings: LoopSettings
     new_id: Callable[[], str] = new_launch_id
-    # Launch calls of this process that were accepted or had no answer. What is on record and neither here nor
-    # listed was never sent (a crash in between), or was refused for the moment: it is sent again.
+    # Launch calls of this process that are under way, were accepted or had no answer. What is on record and neither
+    # here nor listed was never sent (a crash in between), or was refused for the moment: it is sent again.
     sent: set[str] = field(default_factory=set)
+    _attempts: dict[str, _Attempt] = field(default_factory=dict)  # of this tick, by the launch id that was asked for
+    _refused: deque[_Attempt] = field(default_factory=deque)
+    # What was refused, and what the limits leave: folded anew when the record has changed otherwise than by launches.
+    _memory: MarketMemory | None = None
+    _gate: Gate | None = None
 
     def act(self, plan: Plan) -> None:
+        """A launch that is refused while this waits goes on to its next best offer. One that is refused later is left
+        to the plan of that tick, which knows what is wanted then."""
+        self._memory = self._gate = None
         for action in plan.actions:
             self._act(action)
+            self._fail_over()
+        left_s = self.settings.answer_wait_s
+        while left_s > 0 and self._attempts:
+            left_s -= self.clouds.wait_for_launches(self._attempts, left_s)
+            self.take_in()
+            self._fail_over()
+        self._attempts.clear()
 
     def _act(self, action: Action) -> None:
         match action:
             case Launch():
-                self._launch(action)
+                self._launch(_Attempt.of(action))
             case Drain():
                 self._drain(action)
             case Terminate():
@@ -90,24 +101,30 @@ class Reconciler:
 
     # --- launches ---------------------------------------------------------------------------------------------
 
-    def _launch(self, action: Launch) -> None:
-        """The offer, then its fallbacks, until a cloud says yes or says nothing."""
-        attempt = _Attempt(action, list(action.ruled_out))
-        for offer in (action.offer, *action.fallbacks):
+    def _launch(self, attempt: _Attempt) -> None:
+        """Ask for the next offer that may be asked for; the answer is taken in if it is there at once."""
+        for offer in attempt.left:
             now_s = self.clock.now_s()
-            if (block := MarketMemory.of(self.fleet, now_s).block_of(offer, now_s)) is not None:
+            self._memory = self._memory or MarketMemory.of(self.fleet, now_s)
+            if (block := self._memory.block_of(offer, now_s)) is not None:
                 attempt.ruled_out.append(f"{offer.market}: {block.describe(now_s)}")  # refused a moment ago
                 continue
-            if passed := limit_passed(self.fleet, offer, self.settings.limits, now_s):
+            self._gate = self._gate or Gate(self.fleet, self.settings.limits, now_s)
+            passed, tenants = self._gate.admit(offer, attempt.action.jobs)
+            if passed:
                 logger.warning("not launched: %s would pass %s", offer.market, passed)
                 attempt.ruled_out.append(f"{offer.market}: would pass {passed}")
                 continue
-            launch_id = self._ask_for(offer, attempt)
-            if not self.send(self.fleet.nodes[launch_id]):
-                return
-            attempt.refused.append(launch_id)
+            launch_id = self._ask_for(offer, attempt, tenants)
+            self._attempts[launch_id] = attempt
+            self.send(self.fleet.nodes[launch_id])
+            return
 
-    def _ask_for(self, offer: Offer, attempt: _Attempt) -> str:
+    def _fail_over(self) -> None:
+        while self._refused:
+            self._launch(self._refused.popleft())
+
+    def _ask_for(self, offer: Offer, attempt: _Attempt, tenants: Iterable[str]) -> str:
         """On record before the call, together with what was tried in vain before it."""
         launch_id, now_s, action = self.new_id(), self.clock.now_s(), attempt.action
         reason = action.reason
@@ -121,6 +138,7 @@ class Reconciler:
                 reason=reason,
                 cell=self.settings.cell,
                 replaces=action.replaces,
+                tenants=tuple(sorted(tenants)),
             ),
             DecisionRecorded(
                 at_s=now_s,
@@ -135,43 +153,64 @@ class Reconciler:
         )
         return launch_id
 
-    def send(self, node: NodeRecord) -> bool:
-        """Make the call for a launch that is on record. Whether it was refused."""
+    def send(self, node: NodeRecord) -> None:
+        """Make the call for a launch that is on record."""
         self.sent.add(node.launch_id)
-        try:
-            self._provider(node.offer).launch(self._spec(node))
-        except AmbiguousOutcome as error:
-            logger.warning("launch %s has no answer, the next listing tells: %s", node.launch_id, error)
-        except ProviderError as error:
-            return self._refused(node, error)
-        except Exception:
-            # A defect in a provider must not end the loop, and says nothing about whether the cloud acted.
-            logger.exception("launch %s failed in the provider; the next listing tells", node.launch_id)
-        return False
+        self.clouds.launch(self._spec(node))
+        self.take_in()
 
-    def _refused(self, node: NodeRecord, error: ProviderError) -> bool:
-        if error.retryable:
-            logger.warning("launch %s is tried again: %s", node.launch_id, error)
-            self.sent.discard(node.launch_id)
-            return False
-        logger.info("launch %s refused: %s", node.launch_id, error)
+    def take_in(self) -> None:
+        """What has come of launch calls by now."""
+        for outcome in self.clouds.outcomes():
+            attempt = self._attempts.pop(outcome.launch_id, None)
+            if self._was_refused(outcome) and attempt is not None:
+                attempt.refused.append(outcome.launch_id)
+                self._refused.append(attempt)
+
+    def _was_refused(self, outcome: Outcome) -> bool:
+        name = outcome.launch_id
+        match outcome.error:
+            case None:
+                return False
+            case AmbiguousOutcome() as error:
+                logger.warning("launch %s has no answer, the next listing tells: %s", name, error)
+                return False
+            case ProviderError() as error if error.retryable:
+                logger.warning("launch %s is tried again: %s", name, error)
+                self.sent.discard(name)
+                return False
+            case ProviderError() as error:
+                self._note_refusal(name, error)
+                return True
+            case error:
+                # A defect in a provider must not end the loop, and says nothing about whether the cloud acted.
+                logger.error("launch %s failed in the provider; the next listing tells", name, exc_info=error)
+                return False
+
+    def _note_refusal(self, launch_id: str, error: ProviderError) -> None:
+        logger.info("launch %s refused: %s", launch_id, error)
+        node = self.fleet.nodes[launch_id]
+        if node.state is not NodeState.REQUESTED:
+            return  # the listing was quicker, and knows better
+        block_s = error.block_s if self._is_news(node, error) else 0.0
+        self._memory = self._gate = None
         self.record(
             LaunchRefused(
                 at_s=self.clock.now_s(),
-                launch_id=node.launch_id,
+                launch_id=launch_id,
                 error=type(error).__name__,
                 message=error.message,
                 scope=error.scope,
-                block_s=error.block_s,
+                block_s=block_s,
             )
         )
-        return True
 
-    def _provider(self, offer: Offer) -> Provider:
-        provider = self.providers.get(offer.market.cloud)
-        if provider is None:
-            raise InvalidRequest(f"there is no provider for {offer.market.cloud!r}", "add the cloud to the fleet file")
-        return provider
+    def _is_news(self, node: NodeRecord, error: ProviderError) -> bool:
+        """Launches that were under way together are refused together. That is one refusal, not one after the other,
+        each of which would rule the market out for longer."""
+        now_s = self.clock.now_s()
+        block = MarketMemory.of(self.fleet, now_s).block_of(node.offer, now_s)
+        return block is None or block.error != type(error).__name__ or block.at_s < node.requested_at_s
 
     def _spec(self, node: NodeRecord) -> LaunchSpec:
         return LaunchSpec(
@@ -218,6 +257,7 @@ class Reconciler:
         now_s = self.clock.now_s()
         node = self.fleet.nodes[action.launch_id]
         if node.state is not NodeState.REQUESTED:  # one that is not billed yet has nothing to end on record
+            self._memory = None  # one that never joined speaks against its market
             requested = TerminateRequested(at_s=now_s, launch_id=action.launch_id, reason=action.reason)
             self.record(requested, _decision(now_s, "terminate", action))
         self.end([action.launch_id])
@@ -225,20 +265,19 @@ class Reconciler:
     def end(self, launch_ids: Iterable[str], clouds: Mapping[str, str] | None = None) -> None:
         """Ask the clouds to end these. What fails is asked again at the next tick, for as long as it is listed.
         `clouds` names the cloud of launch ids that the log does not know."""
-        by_provider: dict[int, tuple[Provider, list[str]]] = {}
+        by_cloud: dict[str, list[str]] = {}
         for launch_id in launch_ids:
             node = self.fleet.nodes.get(launch_id)
             cloud = node.offer.market.cloud if node is not None else (clouds or {}).get(launch_id, "")
-            if cloud in self.providers:
-                provider = self.providers[cloud]
-                by_provider.setdefault(id(provider), (provider, []))[1].append(launch_id)
-        for provider, names in by_provider.values():
-            self._end_at(provider, names)
+            by_cloud.setdefault(cloud, []).append(launch_id)
+        self.clouds.end(by_cloud)
 
     def end_all(self, reason: str) -> None:
-        """Ask for the end of every node that is alive by the log. A launch without an outcome is no longer sent."""
+        """Ask for the end of every node that is alive by the log. A launch that was not sent never will be; of one
+        whose call is under way, nothing is known until it has an answer."""
         alive, now_s = self.fleet.alive_nodes, self.clock.now_s()
-        self.sent.clear()
+        self.clouds.cancel_launches()
+        self.sent = set(self.clouds.launching)
         for node in alive:
             if node.state in (NodeState.BOOTING, NodeState.READY, NodeState.DRAINING):
                 self.record(TerminateRequested(at_s=now_s, launch_id=node.launch_id, reason=reason))
@@ -257,14 +296,6 @@ class Reconciler:
                     block_s=0.0,
                 )
             )
-
-    def _end_at(self, provider: Provider, names: list[str]) -> None:
-        try:
-            provider.terminate(names)
-        except ProviderError as error:
-            logger.warning("%s did not end %s, asked again: %s", provider.name, ", ".join(names), error)
-        except Exception:
-            logger.exception("%s failed while ending %s, asked again", provider.name, ", ".join(names))
 
 
 def _decision(at_s: float, name: str, action: Drain | Terminate) -> AnyEvent:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from tradewind.autoscaler.actions import Hold
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.autoscaler.providers.base import CloudNode, CloudState
 from tradewind.autoscaler.ray_snapshot import RayNode
@@ -33,10 +34,13 @@ _LIVING = (CloudState.PENDING, CloudState.RUNNING)
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What all clouds list; `blind` are those that did not answer, of which nothing may be concluded."""
+    """What all clouds list, by their last answers. `blind` are those that do not answer, of which nothing may be
+    concluded. Those with a new answer are in `began_s`, with the time when it was asked for: what happened after that
+    is not in it. Of the others everything has been concluded before."""
 
     nodes: Mapping[str, CloudNode] = field(default_factory=dict)
     blind: frozenset[str] = frozenset()
+    began_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def slices_of(records: Iterable[NodeRecord], listing: Listing) -> dict[str, int]:
@@ -50,7 +54,7 @@ class Settlement:
     events: tuple[AnyEvent, ...] = ()
     relaunch: tuple[str, ...] = ()  # launch ids whose call may never have been made
     terminate: tuple[str, ...] = ()  # asked for before, or never ours to have
-    missing: tuple[str, ...] = ()  # known nodes that the cloud does not list
+    missing: tuple[tuple[str, float], ...] = ()  # known nodes that the cloud does not list, and since when
     strangers: tuple[tuple[str, str], ...] = ()  # (launch id, why it is not ours to have): ended, and said loudly
 
 
@@ -62,13 +66,14 @@ class Question:
     listing: Listing
     ray: Mapping[str, RayNode]  # by launch id; a slice as one, and only when all of its hosts have joined
     sent: frozenset[str]  # launch calls that this process has made and had no refusal of
+    launching: frozenset[str]  # those of them that are still under way: nothing is known of these
     missing_since_s: Mapping[str, float]
     settings: LoopSettings
     now_s: float
 
 
 def settle(question: Question) -> Settlement:
-    parts = [_settle_node(node, question) for node in question.fleet.alive_nodes if _is_listed_cloud(node, question)]
+    parts = [_settle_node(node, question) for node in question.fleet.alive_nodes]
     parts += [_settle_stranger(node, question) for node in question.listing.nodes.values()]
     return Settlement(
         events=tuple(event for part in parts for event in part.events),
@@ -79,17 +84,22 @@ def settle(question: Question) -> Settlement:
     )
 
 
-def _is_listed_cloud(node: NodeRecord, question: Question) -> bool:
-    return node.offer.market.cloud not in question.listing.blind
+def _asked_at_s(node: NodeRecord | CloudNode, question: Question) -> float | None:
+    """Up to when the new answer of its cloud tells; None: there is none."""
+    return question.listing.began_s.get(node.offer.market.cloud)
 
 
 def _settle_node(node: NodeRecord, question: Question) -> Settlement:
+    as_of_s = _asked_at_s(node, question)
+    if as_of_s is None:
+        since_s = question.missing_since_s.get(node.launch_id)
+        return Settlement() if since_s is None else Settlement(missing=((node.launch_id, since_s),))
     cloud = question.listing.nodes.get(node.launch_id)
     if cloud is not None:
         return _settle_listed(node, cloud, question)
     if node.state is NodeState.REQUESTED:
-        return _settle_unanswered(node, question)
-    return _settle_missing(node, question)
+        return _settle_unanswered(node, question, as_of_s)
+    return _settle_missing(node, question, as_of_s)
 
 
 def _settle_listed(node: NodeRecord, cloud: CloudNode, question: Question) -> Settlement:
@@ -97,7 +107,10 @@ def _settle_listed(node: NodeRecord, cloud: CloudNode, question: Question) -> Se
     state = node.state
     billed_from_s = cloud.billed_from_s or (cloud.created_at_s if cloud.state is CloudState.RUNNING else None)
     if state is NodeState.REQUESTED and billed_from_s is not None:
-        events.append(NodeLaunched(at_s=billed_from_s, launch_id=node.launch_id, instance_id=cloud.instance_id))
+        launched = NodeLaunched(
+            at_s=billed_from_s, launch_id=node.launch_id, instance_id=cloud.instance_id, seen_at_s=question.now_s
+        )
+        events.append(launched)
         state = NodeState.BOOTING
     if cloud.state is CloudState.GONE:
         return Settlement((*events, _gone(node, cloud, question.now_s)))
@@ -117,9 +130,11 @@ def _gone(node: NodeRecord, cloud: CloudNode, now_s: float) -> NodeGone:
     return NodeGone(at_s=end_s, launch_id=node.launch_id, end=cloud.end or asked, detail=cloud.detail)
 
 
-def _settle_unanswered(node: NodeRecord, question: Question) -> Settlement:
+def _settle_unanswered(node: NodeRecord, question: Question, as_of_s: float) -> Settlement:
     """On record, not listed: never sent, refused for the moment, sent without an answer, or listed late."""
-    age_s = question.now_s - node.requested_at_s
+    if node.launch_id in question.launching:
+        return Settlement()
+    age_s = as_of_s - node.requested_at_s
     if age_s <= question.settings.launch_grace_s:
         return Settlement(relaunch=() if node.launch_id in question.sent else (node.launch_id,))
     # Should it come to be after all, then it is a stranger, and ended: see below.
@@ -134,11 +149,11 @@ def _settle_unanswered(node: NodeRecord, question: Question) -> Settlement:
     return Settlement((refused,), terminate=(node.launch_id,))
 
 
-def _settle_missing(node: NodeRecord, question: Question) -> Settlement:
+def _settle_missing(node: NodeRecord, question: Question, as_of_s: float) -> Settlement:
     """Lists lag: only one who is absent for a while is gone, and since when it was first missed."""
-    since_s = question.missing_since_s.get(node.launch_id, question.now_s)
-    if question.now_s - since_s < question.settings.lost_grace_s:
-        return Settlement(missing=(node.launch_id,))
+    since_s = question.missing_since_s.get(node.launch_id, as_of_s)
+    if as_of_s - since_s < question.settings.lost_grace_s:
+        return Settlement(missing=((node.launch_id, since_s),))
     end = EndReason.TERMINATED if node.state is NodeState.TERMINATING else EndReason.LOST
     detail = "the cloud no longer lists it"
     return Settlement((NodeGone(at_s=since_s, launch_id=node.launch_id, end=end, detail=detail),))
@@ -147,6 +162,8 @@ def _settle_missing(node: NodeRecord, question: Question) -> Settlement:
 def _settle_stranger(cloud: CloudNode, question: Question) -> Settlement:
     """Carries the fleet's tag, but the log does not have it alive. One that works in our cell is taken in (the log was
     lost); any other is ended: nobody would ever end it otherwise."""
+    if _asked_at_s(cloud, question) is None:
+        return Settlement()
     known = question.fleet.nodes.get(cloud.launch_id)
     if cloud.state not in _LIVING or (known is not None and is_alive(known.state)):
         return Settlement()
@@ -167,3 +184,12 @@ def _adopt(cloud: CloudNode, question: Question) -> tuple[AnyEvent, ...]:
         cell=question.settings.cell,
     )
     return (asked, DecisionRecorded(at_s=question.now_s, action="adopt", subject=cloud.launch_id, reason=reason))
+
+
+def overdue_ends(nodes: Iterable[NodeRecord], settings: LoopSettings, now_s: float) -> list[Hold]:
+    """Nodes that were asked to end long ago and are still there: they are asked again, and somebody should look."""
+    return [
+        Hold(f"end of {node.launch_id}", f"{node.offer.market.cloud} still runs it; end it by hand if this goes on")
+        for node in nodes
+        if node.state is NodeState.TERMINATING and now_s - node.state_since_s > settings.end_grace_s
+    ]

@@ -7,10 +7,12 @@ schedules by resources, labels and strategies, and refuses to drain a busy node 
 from __future__ import annotations
 
 import itertools
-from collections import deque
-from collections.abc import Iterable, Sequence
+import threading
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tradewind.autoscaler.beside import Beside
 from tradewind.autoscaler.clock import Clock, FakeClock
 from tradewind.autoscaler.fake_ray import FakeRay
 from tradewind.autoscaler.fleet import FleetState
@@ -21,7 +23,7 @@ from tradewind.errors import AmbiguousOutcome, Conflict, InvalidRequest, PriceTo
 from tradewind.events import AnyEvent, decode, encode
 from tradewind.model import LABEL_LAUNCH_ID, Capacity, EndReason, Market, Offer, Wish
 
-__all__ = ["FakeClock", "FakeCloud", "FakeRay", "World", "lost_answer", "make_offer"]
+__all__ = ["FakeClock", "FakeCloud", "FakeRay", "HeldCloud", "World", "lost_answer", "make_offer"]
 
 
 def make_offer(
@@ -188,6 +190,57 @@ class FakeCloud:
             self._nodes[launch_id] = replace(node, state=CloudState.GONE, end=reason, billed_until_s=billed_until_s)
 
 
+class HeldCloud(FakeCloud):
+    """Calls whose names are in `held` hang until `let_go`. For loops that make their calls in threads."""
+
+    def __init__(self, clock: Clock, offers: Iterable[Offer]) -> None:
+        super().__init__(clock, offers)
+        self.held: set[str] = set()
+        self.acts_first = False  # a held launch happens at once, only its answer hangs
+        self.begun: Counter[str] = Counter()
+        self._go = threading.Event()
+        self._lock = threading.RLock()
+
+    def let_go(self) -> None:
+        """What hangs goes on, and nothing is held any more."""
+        self.held.clear()
+        go, self._go = self._go, threading.Event()
+        go.set()
+
+    def launch(self, spec: LaunchSpec) -> CloudNode:
+        if self.acts_first:
+            with self._lock:
+                node = super().launch(spec)
+            self._hang("launch")
+            return node
+        self._hang("launch")
+        with self._lock:
+            return super().launch(spec)
+
+    def list_nodes(self) -> Sequence[CloudNode]:
+        """What it tells is as of the beginning of the call."""
+        with self._lock:
+            found = super().list_nodes()
+        self._hang("list_nodes")
+        return found
+
+    def terminate(self, launch_ids: Iterable[str], reason: EndReason = EndReason.TERMINATED) -> None:
+        self._hang("terminate")
+        with self._lock:
+            super().terminate(launch_ids, reason)
+
+    def offers(self, now_s: float) -> Sequence[Offer]:
+        self._hang("offers")
+        return super().offers(now_s)
+
+    def _hang(self, name: str) -> None:
+        go = self._go
+        with self._lock:
+            self.begun[name] += 1
+        if name in self.held:
+            go.wait()
+
+
 @dataclass
 class World:
     """A loop on fakes, with an event log in memory (encoded and decoded, as the real one does)."""
@@ -197,10 +250,14 @@ class World:
     clock: FakeClock = field(default_factory=FakeClock)
     log: list[bytes] = field(default_factory=list)
     wishes: list[Wish] = field(default_factory=list)
+    beside: Beside | None = None  # None: calls are made on the spot
+    clouds: Mapping[str, FakeCloud] = field(default_factory=dict)  # by name; none: one cloud sells all offers
+    our_clock: Clock | None = None  # of the loop, where it is another than that of the clouds and of Ray
 
     def __post_init__(self) -> None:
         self.cloud = FakeCloud(self.clock, self.offers)
-        self.ray = FakeRay(self.clock, [self.cloud])
+        self.clouds = self.clouds or {offer.market.cloud: self.cloud for offer in self.offers}
+        self.ray = FakeRay(self.clock, list({id(cloud): cloud for cloud in self.clouds.values()}.values()))
         self._ids = itertools.count(1)
         self.start()
 
@@ -208,16 +265,17 @@ class World:
         """A controller starts: its state is what the log says. Call again for a crash and a new start."""
         self.fleet = FleetState.fold(decode(line) for line in self.log)
         self.loop = Loop(
-            clock=self.clock,
+            clock=self.our_clock or self.clock,
             record=self.record,
             fleet=self.fleet,
             ray=self.ray,
-            providers={offer.market.cloud: self.cloud for offer in self.offers},
+            providers=self.clouds,
             prices=self.cloud,
             settings=self.settings,
             wishes=lambda: self.wishes,
             past=self.events,
             new_id=lambda: f"n{next(self._ids)}",
+            beside=self.beside,
         )
 
     def record(self, *events: AnyEvent) -> None:

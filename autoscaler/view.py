@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tradewind.autoscaler.actions import Hold
 from tradewind.autoscaler.demand import Demand
-from tradewind.autoscaler.fleet import FleetState, NodeRecord
+from tradewind.autoscaler.fleet import NodeRecord
 from tradewind.autoscaler.forecast import Forecast, SeriesKey
 from tradewind.autoscaler.knowledge import Knowledge
+from tradewind.autoscaler.limits import Limits as Limits  # a part of the settings: found here, too
+from tradewind.autoscaler.limits import Tenants
 from tradewind.autoscaler.market import MarketMemory, MarketSettings
 from tradewind.autoscaler.providers.base import CloudNode
 from tradewind.autoscaler.quotes import Quotes
@@ -16,20 +19,13 @@ from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot
 from tradewind.model import Offer, Resources, Wish
 from tradewind.states import NodeState
 
+SeenResources = Mapping[tuple[str, ...], Resources]  # by `seen_keys`: what such nodes brought to Ray
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What no policy and no bug may pass: held once when planning, and again just before each launch."""
 
-    max_nodes: int | None = None
-    max_uusd_per_h: int | None = None
-    launches_per_minute: int | None = 60
-
-    def __post_init__(self) -> None:
-        for name in ("max_nodes", "max_uusd_per_h", "launches_per_minute"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ValueError(f"{name} cannot be negative: {value}")
+def seen_keys(offer: Offer) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Under which keys it is known what such a node brings: the best first."""
+    market = offer.market
+    return (market.cloud, market.zone, market.instance_type), (market.cloud, market.instance_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,15 @@ class LoopSettings:
     drain_timeout_s: float = 120.0  # for drains without a deadline
     drain_grace_s: float = 15.0  # after a deadline, before we end the node ourselves
     launch_grace_s: float = 120.0  # how long a launch may stay without an answer and without being listed
+    end_grace_s: float = 300.0  # how long a node may be there after we asked for its end, before people are told
     lost_grace_s: float = 60.0  # how long a known node may be absent from the cloud's list
+    # How long a cloud may take to answer. A listing or prices: it is blind, and asked anew. A launch: it may have
+    # happened, the listing tells. An end: it is asked again while the node is listed.
+    look_deadline_s: float = 30.0
+    launch_deadline_s: float = 60.0
+    end_deadline_s: float = 60.0
+    answer_wait_s: float = 0.25  # how long a tick waits for answers: once when it looks, once when it launches
+    dry_run: bool = False  # nothing is launched, drained or ended; what would be is told
     adopt_jobs: bool = True  # jobs that were sent past us are put on record
     usable_memory: float = 0.6  # what Ray offers of a machine's memory, until a node of the type has been seen
     buy_ahead: bool = False  # True: demand is forecast, and nodes are bought before it comes where that is worth it
@@ -112,27 +116,24 @@ class View:
     memory: MarketMemory = field(default_factory=MarketMemory)
     blind_clouds: frozenset[str] = frozenset()  # not listed at this tick: nothing is bought there
     launched_last_minute: int = 0
-    seen_resources: Mapping[str, Resources] = field(default_factory=dict)  # instance type -> what such nodes brought
+    tenants: Tenants = field(default_factory=Tenants)  # whose jobs and nodes are, where limits ask for it
+    seen_resources: SeenResources = field(default_factory=dict)
     wanted: Mapping[SeriesKey, float] = field(default_factory=dict)  # running and waiting, by tenant and shape
     forecasts: Mapping[SeriesKey, Forecast] = field(default_factory=dict)  # of the same; none: be reactive
     wishes: tuple[Wish, ...] = ()
     knowledge: Knowledge | None = None  # of markets; None: list prices are all that is known
     quotes: Quotes = field(default_factory=dict)  # prices of the last minutes
+    withheld: tuple[Hold, ...] = ()  # what is asked for and not planned for: its tenant is at a limit
 
     def resources_of(self, offer: Offer) -> dict[str, float]:
         """What a node of this offer will bring. What one really brought is believed more than the catalogue:
         otherwise a request that only fits on paper would be bought for again and again."""
         found = dict(offer.resources)
         found["memory"] = found.get("memory", 0.0) * self.settings.usable_memory
-        return {**found, **self.seen_resources.get(offer.market.instance_type, {})}
+        seen = (self.seen_resources.get(key) for key in seen_keys(offer))
+        return {**found, **next((amounts for amounts in seen if amounts), {})}
 
 
 def price_of(nodes: tuple[NodeView, ...]) -> int:
     """What the alive nodes cost per hour. A node without a price counts nothing here and is said so on the receipt."""
     return sum(node.requested.offer.price_uusd_per_h or 0 for node in nodes)
-
-
-def launched_since(fleet: FleetState, since_s: float) -> int:
-    """Refused launches are not counted: failing over is not buying."""
-    nodes = fleet.nodes.values()
-    return sum(1 for node in nodes if node.requested_at_s > since_s and node.state is not NodeState.FAILED)

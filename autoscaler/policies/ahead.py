@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class Ahead:
 
     def _purses(self, view: View, draft: Draft) -> list[Purse]:
         """What the limits leave after the launches of this tick."""
-        caps = [Cap(cap.name, cap.offers, None, cap.max_nodes, cap.max_uusd_per_h) for cap in self.caps]
+        caps = [replace(cap, sources=None, used_nodes=None, used_uusd_per_h=None) for cap in self.caps]
         purses = [*limits_as_caps(view), *(Purse.of(cap, view) for cap in caps)]
         for offer in draft.bought:
             for purse in purses:

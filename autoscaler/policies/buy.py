@@ -41,7 +41,7 @@ class Buy:
             max_share=self.max_market_share,
             held=held_by_market(view) if self.max_market_share is not None else None,
         ).run()
-        return (*launches_of(basket), *holds_of(basket, view))
+        return (*launches_of(basket, view.demand), *holds_of(basket, view))
 
 
 decide = Buy()

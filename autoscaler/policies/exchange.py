@@ -81,7 +81,7 @@ class Exchange:
         return found
 
     def _purses(self, view: View, draft: Draft) -> list[Purse]:
-        caps = [Cap(cap.name, cap.offers, None, cap.max_nodes, cap.max_uusd_per_h) for cap in self.caps]
+        caps = [replace(cap, sources=None, used_nodes=None, used_uusd_per_h=None) for cap in self.caps]
         purses = [*limits_as_caps(view), *(Purse.of(cap, view) for cap in caps)]
         for offer in draft.bought:
             for purse in purses:

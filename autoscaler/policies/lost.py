@@ -38,7 +38,7 @@ def _why_never_joined(node: NodeView, now_s: float, settings: LoopSettings) -> s
         return "" if node.is_in_ray else "its raylet died while it booted"
     if node.cloud is None:
         return ""  # whether it exists at all is settled by the listing
-    since_s = node.requested.launched_at_s or node.requested.requested_at_s
+    since_s = node.requested.state_since_s  # by our clock: the cloud's may be another
     if now_s - since_s <= settings.boot_timeout_s:
         return ""
     return f"did not join Ray within {format_duration(settings.boot_timeout_s)}"

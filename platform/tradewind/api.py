@@ -111,6 +111,7 @@ class FleetStatus:
     price_uusd_per_h: int = 0  # now
     demand: tuple[DemandLine, ...] = ()
     decisions: tuple[DecisionLine, ...] = ()  # the latest, oldest first
+    dry_run: bool = False  # nothing is launched or ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,11 +25,13 @@ def demo(options: Options) -> None:
 @click.command()
 @click.argument("config", required=False, metavar="[FLEET.YAML]", type=click.Path(exists=True, dir_okay=False))
 @click.option("--foreground", is_flag=True, help="Stay here until Ctrl-C, with the log on the screen.")
+@click.option("--dry-run", is_flag=True, help="Look and decide, but launch and end nothing: `why now` tells what.")
 @json_option
 @click.pass_obj
-def up(options: Options, config: str | None, foreground: bool, as_json: bool) -> None:
+def up(options: Options, config: str | None, foreground: bool, dry_run: bool, as_json: bool) -> None:
     """Start a fleet: its controller and its Ray head. Nodes are bought when jobs ask for them."""
     fleet_name = _name_in(config) if config else None
+    options = _dry(options) if dry_run else options
     if foreground:
         raise click.exceptions.Exit(_run(options, config, fleet_name))
     with options.connect(start=True, config=config, fleet=fleet_name) as fleet:
@@ -38,6 +40,16 @@ def up(options: Options, config: str | None, foreground: bool, as_json: bool) ->
         emit(found, as_json, lambda: _started(fleet, status.fleet, status.ray_address))
     if config and not fleet.started:
         click.echo(f"{config} was not read again: `tradewind down` first, to start with it.", err=True)
+    if dry_run and not status.dry_run:
+        click.echo("The fleet runs, and not dry: `tradewind down` first.", err=True)
+
+
+def _dry(options: Options) -> Options:
+    from dataclasses import replace
+
+    from tradewind.controller_process import CONTROLLER
+
+    return replace(options, command=[*(options.command or CONTROLLER), "--dry-run"])
 
 
 def _name_in(config: str) -> str:

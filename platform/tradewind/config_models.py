@@ -9,7 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
 from tradewind.config import FLEET_NAME
@@ -69,6 +78,39 @@ class OfferSelector(_Section):
     capacity: Capacities = (Capacity.SPOT, Capacity.ON_DEMAND)
 
 
+_PARTS = ("tenant", "cloud", "region", "zone", "instance_type", "accelerator", "capacity")
+
+
+class LimitRule(_Section):
+    """Limits on a part of the fleet: what it is about, and at least one limit. What is left out fits anything."""
+
+    tenant: Annotated[str, Field(pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]{0,62})$")] | None = Field(
+        default=None, description='Whose jobs; "*": each tenant by itself.'
+    )
+    cloud: Literal["aws", "gcp", "azure"] | None = None
+    region: str | None = None
+    zone: str | None = None
+    instance_type: str | None = None
+    accelerator: str | None = Field(default=None, description="Like L4, A100 or H100.")
+    capacity: Capacities | None = None
+    max_nodes: Annotated[Whole, Field(ge=0)] | None = None
+    max_uusd_per_h: Usd | None = Field(default=None, alias="max_usd_per_hour", description="US dollars per hour.")
+    max_accelerators: Annotated[Number, Field(ge=0)] | None = Field(
+        default=None, description="Over all nodes, as clouds count a quota."
+    )
+    max_launches_per_minute: Annotated[Whole, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _says_what_and_how_much(self) -> LimitRule:
+        if not any(getattr(self, name) for name in _PARTS):
+            raise ValueError(f"says not what it is about; give one of {', '.join(_PARTS)}")
+        limits = (self.max_nodes, self.max_uusd_per_h, self.max_accelerators, self.max_launches_per_minute)
+        if all(limit is None for limit in limits):
+            names = ", ".join(info.alias or name for name, info in LimitRule.model_fields.items() if "max_" in name)
+            raise ValueError(f"has no limit; give one of {names}")
+        return self
+
+
 class Limits(_Section):
     """What the fleet never goes beyond."""
 
@@ -77,6 +119,32 @@ class Limits(_Section):
         default=None, alias="max_usd_per_hour", description="US dollars per hour over all nodes; left out: no limit."
     )
     max_launches_per_minute: Annotated[Whole, Field(ge=1)] = 30
+    rules: tuple[LimitRule, ...] = Field(
+        default=(), description="Further limits, each on a part of the fleet: a cloud, a region, a quota, a tenant."
+    )
+
+
+class Forecast(_Section):
+    """Buying before the demand comes, where waiting for it is expected to cost more than idling."""
+
+    buy_ahead: Annotated[bool, Strict()] = False
+    step_s: Annotated[Duration, Field(gt=0)] = Field(
+        default=300.0, alias="step", description="Demand is forecast in steps of this length."
+    )
+    usual_boot_s: Annotated[Duration, Field(gt=0)] = Field(
+        default=180.0,
+        alias="usual_boot",
+        description="How long a node takes to join, as a rule: how far to look ahead.",
+    )
+    waiting_factor: Annotated[Number, Field(ge=0)] = Field(
+        default=12.0,
+        description="An hour in which the work of a node waits costs as much as so many hours of the node.",
+    )
+    spare_timeout_s: Duration | None = Field(
+        default=None,
+        alias="spare_timeout",
+        description="A node without work goes after this time where no demand is forecast; left out: usual_boot.",
+    )
 
 
 class Timing(_Section):
@@ -169,6 +237,10 @@ class FleetConfig(_Section):
     offers: tuple[OfferSelector, ...] = Field(default=(), description="What may be bought; empty: everything.")
     limits: Limits = Limits()
     timing: Timing = Timing()
+    forecast: Forecast = Forecast()
+    dry_run: Annotated[bool, Strict()] = Field(
+        default=False, description="Look and decide, and tell what would be done, but launch and end nothing."
+    )
     local: LocalCloud = LocalCloud()
 
 

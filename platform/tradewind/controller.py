@@ -219,6 +219,7 @@ class Controller:
                 price_uusd_per_h=costs.rate_uusd_per_h,
                 demand=_demand_lines(self._plan),
                 decisions=tuple(decision_line(event) for event in self.journal.decisions),
+                dry_run=self.loop.settings.dry_run,
             )
 
     def receipt(self, job_id: str) -> dict[str, Any]:
@@ -284,6 +285,7 @@ class Controller:
             self._ticks.join(timeout=STOP_TIMEOUT_S)
         self._close_jobs()
         ended = self.loop.end_all("the fleet is taken down", STOP_TIMEOUT_S)
+        self.loop.close()
         with self.journal.reading() as (fleet, ledger):
             left = tuple(node.launch_id for node in fleet.alive_nodes)
             cost_uusd, simulated = Costs.of(ledger.accounts(time.time())).total_uusd, fleet.simulated

@@ -52,6 +52,15 @@ class ControllerStopped:
     kind: Literal["controller_stopped"] = "controller_stopped"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockJumped:
+    """The machine's clock was set by so much. Times on record before this are told by the old clock."""
+
+    at_s: float  # by the new one
+    jump_s: float
+    kind: Literal["clock_jumped"] = "clock_jumped"
+
+
 # --- nodes -----------------------------------------------------------------------------------------------------
 
 
@@ -65,6 +74,7 @@ class LaunchRequested:
     reason: str
     cell: str = "local"
     replaces: tuple[str, ...] = ()  # launch ids whose work it is to take over: they are drained once it is ready
+    tenants: tuple[str, ...] = ()  # on whose behalf; empty: where no limit asks for it
     kind: Literal["launch_requested"] = "launch_requested"
 
 
@@ -81,11 +91,12 @@ class LaunchRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLaunched:
-    """The cloud has it, and bills it from `at_s` on."""
+    """The cloud has it, and bills it from `at_s` on, by the cloud's clock."""
 
     at_s: float
     launch_id: str
     instance_id: str
+    seen_at_s: float | None = None  # when we learnt it, by our clock; None: in logs of older versions
     kind: Literal["node_launched"] = "node_launched"
 
 
@@ -249,6 +260,7 @@ class DecisionRecorded:
 AnyEvent = (
     ControllerStarted
     | ControllerStopped
+    | ClockJumped
     | LaunchRequested
     | LaunchRefused
     | NodeLaunched

@@ -102,6 +102,8 @@ def status_screen(status: FleetStatus, width: int = WIDTH) -> str:
     ]
     if status.ray_address:
         head.append(f"Ray {status.ray_address}" + (f"  {status.dashboard_url}" if status.dashboard_url else ""))
+    if status.dry_run:
+        head.append("Dry run: nothing is launched or ended; `tradewind why now` tells what would be")
     parts = ["\n".join(head), jobs_table(status.jobs, width), nodes_table(status.nodes, width)]
     if status.demand:
         parts.append("\n".join(["Asked for:", *(f"  {demand_text(line)}" for line in status.demand)]))

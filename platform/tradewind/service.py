@@ -20,7 +20,9 @@ from pathlib import Path
 
 from tradewind import __version__
 from tradewind.agent import Agent
+from tradewind.autoscaler.beside import Threads
 from tradewind.autoscaler.clock import SystemClock
+from tradewind.autoscaler.limits import Limits, Part, Rule
 from tradewind.autoscaler.loop import Loop
 from tradewind.autoscaler.providers.local import LocalCloud
 from tradewind.autoscaler.providers.local_fleets import clean_up
@@ -28,9 +30,9 @@ from tradewind.autoscaler.providers.local_market import MAX_HOSTS, Action, Marke
 from tradewind.autoscaler.providers.local_processes import write_atomically
 from tradewind.autoscaler.providers.raylets import LocalHead, default_base
 from tradewind.autoscaler.ray_state import RayState
-from tradewind.autoscaler.view import Limits, LoopSettings
+from tradewind.autoscaler.view import LoopSettings
 from tradewind.config import FleetConfig, load_fleet
-from tradewind.config_models import OfferSelector
+from tradewind.config_models import LimitRule, OfferSelector
 from tradewind.controller import STOP_TIMEOUT_S, Controller
 from tradewind.cost import catalog
 from tradewind.errors import ConfigError, Problem, TradewindError
@@ -120,7 +122,7 @@ def script_of(config: FleetConfig) -> MarketScript:
 
 
 def settings_of(config: FleetConfig, head: LocalHead) -> LoopSettings:
-    limits, timing = config.limits, config.timing
+    limits, timing, forecast = config.limits, config.timing, config.forecast
     return LoopSettings(
         fleet=config.name,
         head_address=head.gcs_address,
@@ -128,10 +130,35 @@ def settings_of(config: FleetConfig, head: LocalHead) -> LoopSettings:
             max_nodes=limits.max_nodes,
             max_uusd_per_h=limits.max_uusd_per_h,
             launches_per_minute=limits.max_launches_per_minute,
+            rules=tuple(_rule(rule) for rule in limits.rules),
         ),
         idle_timeout_s=timing.idle_timeout_s,
         min_node_life_s=timing.min_node_life_s,
         boot_timeout_s=timing.boot_timeout_s,
+        buy_ahead=forecast.buy_ahead,
+        forecast_step_s=forecast.step_s,
+        usual_boot_s=forecast.usual_boot_s,
+        waiting_factor=forecast.waiting_factor,
+        spare_timeout_s=forecast.spare_timeout_s,
+        dry_run=config.dry_run,
+    )
+
+
+def _rule(rule: LimitRule) -> Rule:
+    return Rule(
+        part=Part(
+            cloud=rule.cloud or "",
+            region=rule.region or "",
+            zone=rule.zone or "",
+            instance_type=rule.instance_type or "",
+            accelerator=rule.accelerator or "",
+            capacity=rule.capacity or (),
+            tenant=rule.tenant or "",
+        ),
+        max_nodes=rule.max_nodes,
+        max_uusd_per_h=rule.max_uusd_per_h,
+        max_accelerators=rule.max_accelerators,
+        launches_per_minute=rule.max_launches_per_minute,
     )
 
 
@@ -161,7 +188,7 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
         )
         stack.callback(cloud.close)
         storage, logs = place.folder / "storage", place.folder / "job-logs"
-        head = _head(cloud, journal, storage)
+        head = _head(cloud, journal, storage, dry_run=config.dry_run)
         os.environ.update(head.env)  # before Ray is imported: its token is read then
         agent = Agent(head.gcs_address, head.dashboard_url, storage, journal.record, journal.fleet)
         agent.connect()
@@ -175,7 +202,10 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
             prices=cloud,
             settings=settings_of(config, head),
             wishes=agent.wishes,
+            past=(event for _, event in journal.log.read()),
+            beside=Threads(),
         )
+        stack.callback(loop.close)
         controller = Controller(config.name, journal, head, cloud, agent, loop, logs, config.timing.tick_s)
         server = stack.enter_context(serve(create_app(controller, place.make_token())))
         controller.start()
@@ -185,13 +215,14 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
         _until_ended(controller, place, parent_pid)
 
 
-def _head(cloud: LocalCloud, journal: Journal, storage: Path) -> LocalHead:
+def _head(cloud: LocalCloud, journal: Journal, storage: Path, *, dry_run: bool) -> LocalHead:
     """The head that a killed controller left running, or a new one; then what ran on the old one is lost or resumes."""
     head = LocalHead.adopt(cloud.root)
     if head is not None:
         return head
     journal.record(*_orphaned_jobs(journal))
-    cloud.terminate(node.launch_id for node in cloud.list_nodes())
+    if not dry_run:
+        cloud.terminate(node.launch_id for node in cloud.list_nodes())
     return LocalHead.start(cloud.root, env={STORAGE_ENV: str(storage)})  # for jobs of plain `ray job submit`
 
 
@@ -249,13 +280,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--fleet", required=True)
     parser.add_argument("--config", type=Path, help="a fleet file; left out: the defaults")
+    parser.add_argument("--dry-run", action="store_true", help="look and decide, but launch and end nothing")
     parser.add_argument("--ephemeral", action="store_true", help="a fleet that is worth nothing without its controller")
     given = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     signal.signal(signal.SIGTERM, _interrupt)  # while it starts; later `_until_ended` hears both
     try:
         place = FleetHome(given.home, given.fleet)
-        run(place, remembered_config(place, given.config), ephemeral=given.ephemeral)
+        config = remembered_config(place, given.config)
+        config = config.model_copy(update={"dry_run": True}) if given.dry_run else config
+        run(place, config, ephemeral=given.ephemeral)
     except TradewindError as error:
         log.error("%s", error)
         return 1

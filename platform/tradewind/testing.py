@@ -89,6 +89,7 @@ class FakeController:
         self._broken: Exception | None = None
         self._reports = 0  # of all coordinators, as their sequence
         self.left_behind: tuple[str, ...] = ()  # what shutdown will say is left
+        self.dry_run = False
         self.ended = threading.Event()
         self.record(
             ControllerStarted(at_s=self.now_s, fleet=fleet, pid=os.getpid(), version=__version__, simulated=True)
@@ -114,6 +115,7 @@ class FakeController:
                 jobs=tuple(job_info(job) for job in self._state.jobs.values()),
                 price_uusd_per_h=sum(node.price_uusd_per_h or 0 for node in alive),
                 decisions=tuple(decision_line(event) for event in self._decisions),
+                dry_run=self.dry_run,
             )
 
     def jobs(self) -> Sequence[JobInfo]:
@@ -347,6 +349,8 @@ if __name__ == "__main__":
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--fleet", required=True)
     parser.add_argument("--config", type=Path)
+    parser.add_argument("--dry-run", action="store_true")
     given = parser.parse_args()
     with served(FleetHome(given.home, given.fleet)) as controller:
+        controller.dry_run = given.dry_run
         controller.ended.wait()

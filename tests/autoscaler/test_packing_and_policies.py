@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tradewind.autoscaler.actions import Plan
 from tradewind.autoscaler.allocate import allocate
 from tradewind.autoscaler.demand import Demand, Need, demand_of
-from tradewind.autoscaler.fleet import FleetState
+from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.autoscaler.holdings import Claim, add_claims, claim_rest, unclaimed
 from tradewind.autoscaler.market import MarketMemory
 from tradewind.autoscaler.observe import learn_resources
@@ -23,7 +23,8 @@ from tradewind.autoscaler.testing import World, make_offer
 from tradewind.autoscaler.view import Limits, LoopSettings, View
 from tradewind.errors import Scope
 from tradewind.events import LaunchRefused, LaunchRequested, NodeLaunched
-from tradewind.model import LABEL_INSTANCE_TYPE, LABEL_MARKET_TYPE, Capacity, Offer, Target, Wish
+from tradewind.model import LABEL_MARKET_TYPE, Capacity, Offer, Target, Wish
+from tradewind.states import NodeState
 
 SPOT = make_offer("aws/us-east-1a/g6", usd_per_h=0.35, cpus=4, gpus=1)
 ON_DEMAND = replace(SPOT, market=replace(SPOT.market, capacity=Capacity.ON_DEMAND), price_uusd_per_h=800_000)
@@ -325,11 +326,24 @@ def test_what_nobody_claims_goes_to_the_only_job_or_by_the_task_table() -> None:
 
 
 def test_what_a_node_really_brought_is_believed_more_than_the_catalogue() -> None:
-    labels = {LABEL_INSTANCE_TYPE: "g6"}
-    learnt = learn_resources({}, [RayNode("n", "l", RayStatus.IDLE, {"CPU": 2.0, "GPU": 1.0}, {}, labels)])
-    view = View(now_s=0.0, settings=SETTINGS, seen_resources=learnt)
+    node = RayNode("n", "l", RayStatus.IDLE, {"CPU": 2.0, "GPU": 1.0}, {})
+    record = NodeRecord("l", SPOT, "local", "", NodeState.READY, 0.0, 0.0)
+    view = View(now_s=0.0, settings=SETTINGS, seen_resources=learn_resources({}, [node], {"l": record}))
     assert view.resources_of(SPOT)["CPU"] == 2.0
+    assert view.resources_of(ON_DEMAND)["CPU"] == 2.0  # the same type in the same place
     assert view.resources_of(make_offer("aws/us-east-1a/other", cpus=4))["CPU"] == 4.0
+
+
+def test_a_type_that_differs_between_zones_is_known_in_each() -> None:
+    """Otherwise what a small one brings would shrink the large ones on paper, and the plan would change to and fro."""
+    zones = [make_offer(f"aws/us-east-1{zone}/m5", cpus=8) for zone in "abc"]
+    nodes = [RayNode(zone, zone, RayStatus.IDLE, {"CPU": cpus}, {}) for zone, cpus in (("a", 8.0), ("b", 2.0))]
+    records = {
+        zone: NodeRecord(zone, offer, "local", "", NodeState.READY, 0.0, 0.0)
+        for zone, offer in zip("ab", zones, strict=False)
+    }
+    view = View(now_s=0.0, settings=SETTINGS, seen_resources=learn_resources({}, nodes, records))
+    assert [view.resources_of(offer)["CPU"] for offer in zones] == [8.0, 2.0, 2.0]  # unknown: the least of its type
 
 
 def test_a_request_that_only_fits_on_paper_is_not_bought_for_again_and_again() -> None:

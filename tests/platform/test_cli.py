@@ -338,6 +338,22 @@ def test_up_checks_the_file_first_and_takes_the_name_from_it(place: FleetHome, t
     assert "Nothing is left" in CliRunner().invoke(cli, [*home, "down"]).stdout
 
 
+def test_a_dry_run_is_handed_to_the_controller_and_said_in_the_status(run: Run) -> None:
+    assert run("up", "--dry-run").exit_code == 0
+    try:
+        assert "Dry run: nothing is launched or ended" in run("status").stdout
+        assert json.loads(run("status", "--json").stdout)["dry_run"] is True
+        assert run("up", "--dry-run").stderr == ""
+    finally:
+        run("down", "--yes")
+    run("up")
+    try:
+        assert "Dry run" not in run("status").stdout
+        assert "not dry" in run("up", "--dry-run").stderr
+    finally:
+        run("down", "--yes")
+
+
 def test_a_fleet_that_leaves_something_behind_fails(run: Run, fake: FakeController) -> None:
     fake.left_behind = ("n7",)
     done = run("down", "--yes")

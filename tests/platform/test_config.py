@@ -75,6 +75,48 @@ local:
     assert local.hazards_per_h == {"aws/*": 2, "*": 0.5}
 
 
+def test_rules_of_limits() -> None:
+    rules = fleet(
+        """
+limits:
+  rules:
+    - {tenant: research, max_nodes: 4, max_usd_per_hour: 8}
+    - {tenant: "*", max_launches_per_minute: 5}
+    - {cloud: aws, region: us-east-1, accelerator: A100, capacity: spot, max_accelerators: 16}
+"""
+    ).limits.rules
+    assert [(rule.tenant, rule.max_nodes, rule.max_uusd_per_h) for rule in rules[:1]] == [("research", 4, 8_000_000)]
+    assert (rules[1].tenant, rules[1].max_launches_per_minute) == ("*", 5)
+    assert (rules[2].capacity, rules[2].max_accelerators, rules[2].tenant) == ((Capacity.SPOT,), 16, None)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("{max_nodes: 3}", "says not what it is about; give one of tenant, cloud, region"),
+        ("{cloud: aws}", "has no limit; give one of max_nodes, max_usd_per_hour, max_accelerators"),
+        ("{tenant: a b, max_nodes: 1}", "limits.rules[0].tenant"),
+        ("{cloud: aws, max_nodes: -1}", "allowed: 0 or more"),
+        ("{clod: aws, max_nodes: 1}", "did you mean 'cloud'?"),
+        ("{cloud: aws, max_nodes: 1, max_usd_per_hour: 0}", "limits.rules[0].max_usd_per_hour"),
+    ],
+)
+def test_a_rule_says_what_it_is_about_and_how_much(rule: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        fleet(f"limits: {{rules: [{rule}]}}")
+    assert message in str(caught.value)
+    assert len(caught.value.problems) == 1
+
+
+def test_forecast_and_dry_run() -> None:
+    found = fleet("forecast: {buy_ahead: true, step: 10m, spare_timeout: 90s}\ndry_run: true")
+    assert (found.forecast.buy_ahead, found.forecast.step_s, found.forecast.spare_timeout_s) == (True, 600, 90)
+    assert found.dry_run
+    assert not fleet("").dry_run
+    with pytest.raises(ConfigError, match="true or false"):
+        fleet("dry_run: yes")
+
+
 def test_short_forms() -> None:
     local = fleet("local: {launch_delay: 3s, hazard_per_hour: 1.5}").local
     assert local.launch_delay_s == (3, 3)
@@ -210,12 +252,12 @@ local:
 
 def test_every_mistake_is_told_at_once_with_line_field_and_what_is_allowed() -> None:
     duration = "a duration, like 90s, 5m, 6h, 2d or 1h30m; a bare number is seconds"
-    top = "allowed: name, cloud, offers, limits, timing, local"
+    top = "allowed: name, cloud, offers, limits, timing, forecast, dry_run, local"
     assert problems(BAD_FLEET) == [
         f"x.yaml:1: nmae: is not a key here (did you mean 'name'?); {top}",
         "x.yaml:2: cloud: found 'aws' (text); only `local` exists in this version; "
         "it plays the markets of aws, gcp and azure",
-        f"x.yaml:3: max_nodes: is not a key here (it belongs under limits); {top}",
+        f"x.yaml:3: max_nodes: is not a key here (it belongs under limits or limits.rules); {top}",
         "x.yaml:5: offers[0].cloud: found 'awz' (text); allowed: aws, gcp, azure (did you mean 'aws'?)",
         "x.yaml:6: offers[0].capacity: found 'sopt' (text); "
         "allowed: spot, on-demand, or a list of both (did you mean 'spot'?)",

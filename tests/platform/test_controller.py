@@ -47,8 +47,8 @@ class Cloud(FakeCloud):
 
 
 class World:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, dry_run: bool = False) -> None:
+        self.folder, self.settings = folder, LoopSettings(fleet="test", dry_run=dry_run)
         self.clock = FakeClock(time.time() - 3600)  # what happens there lies in the past of the bill
         self.cloud, self.head, self.jobs = Cloud(self.clock, [OFFER]), Head(), FakeJobs()
         self.ray = FakeRay(self.clock, [self.cloud])
@@ -66,7 +66,7 @@ class World:
             ray=self.ray,
             providers={"gcp": self.cloud},
             prices=self.cloud,
-            settings=LoopSettings(fleet="test"),
+            settings=self.settings,
             wishes=agent.wishes,
         )
         parts = (self.journal, self.head, self.cloud, agent, loop)
@@ -422,3 +422,16 @@ def test_a_job_sent_past_us_can_be_stopped(world: World) -> None:
     assert world.controller.job("theirs").foreign
     assert world.controller.stop("theirs").state is JobState.STOPPING
     assert world.jobs.stops == ["theirs"]
+
+
+def test_a_dry_run_is_said_and_buys_nothing(tmp_path: Path) -> None:
+    made = World(tmp_path, dry_run=True)
+    made.ray.submit(GPU)
+    made.tick(3)
+    status = made.controller.status()
+    assert status.dry_run
+    assert [line.what for line in status.demand] == [f"would launch 1 x {OFFER.market.key}"]
+    story = made.controller.why("now")
+    assert any("would launch" in line.what for line in story.lines)
+    assert made.cloud.launch_calls == []
+    made.journal.log.close()

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tradewind.autoscaler.limits import Part, Rule
 from tradewind.autoscaler.providers.local_market import Action, MarketScript
 from tradewind.autoscaler.providers.raylets import MAX_SOCKET_PATH
+from tradewind.autoscaler.view import LoopSettings
 from tradewind.config import FleetConfig, load_fleet
 from tradewind.errors import ConfigError
 from tradewind.events import JobStateChanged, JobSubmitted
@@ -150,3 +152,28 @@ def test_a_start_without_a_fleet_file_goes_on_with_the_last(tmp_path: Path) -> N
     assert remembered_config(place, given).limits.max_nodes == 3
     given.unlink()
     assert remembered_config(place, None).limits.max_nodes == 3
+
+
+def test_settings_carry_the_rules_of_limits() -> None:
+    rules = [
+        {"tenant": "research", "max_nodes": 4, "max_usd_per_hour": 8, "max_launches_per_minute": 2},
+        {"cloud": "aws", "region": "us-east-1", "accelerator": "A100", "capacity": "spot", "max_accelerators": 16},
+    ]
+    found = settings_of(config(limits={"rules": rules}), Head()).limits.rules  # type: ignore[arg-type]
+    quota = Part(cloud="aws", region="us-east-1", accelerator="A100", capacity=(Capacity.SPOT,))
+    assert found == (
+        Rule(Part(tenant="research"), max_nodes=4, max_uusd_per_h=8_000_000, launches_per_minute=2),
+        Rule(quota, max_accelerators=16),
+    )
+
+
+def test_settings_carry_the_forecast_and_the_dry_run() -> None:
+    forecast = {"buy_ahead": True, "step": "10m", "usual_boot": "4m", "waiting_factor": 3, "spare_timeout": "90s"}
+    found = settings_of(config(forecast=forecast, dry_run=True), Head())  # type: ignore[arg-type]
+    assert (found.buy_ahead, found.forecast_step_s, found.usual_boot_s) == (True, 600, 240)
+    assert (found.waiting_factor, found.spare_timeout_s, found.dry_run) == (3, 90, True)
+    plain = settings_of(config(), Head())  # type: ignore[arg-type]
+    usual = LoopSettings(fleet="f")
+    assert (plain.buy_ahead, plain.dry_run) == (False, False)
+    names = ("forecast_step_s", "usual_boot_s", "waiting_factor", "spare_timeout_s")
+    assert all(getattr(plain, name) == getattr(usual, name) for name in names)

@@ -1,0 +1,255 @@
+"""Limits on the fleet and on parts of it: held when granting, when choosing, and before each launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tradewind.autoscaler.actions import Launch, Plan
+from tradewind.autoscaler.allocate import allocate, grant
+from tradewind.autoscaler.limits import EACH, Limits, Part, Rule, Tenants, bounds_of
+from tradewind.autoscaler.ray_snapshot import Strategy
+from tradewind.autoscaler.testing import World, make_offer
+from tradewind.autoscaler.view import LoopSettings
+from tradewind.events import JobSubmitted
+from tradewind.model import Capacity, JobSpec, Offer, Wish
+
+EAST = make_offer("aws/us-east-1a/g6", usd_per_h=0.30, cpus=4, gpus=1)
+EAST_SURE = make_offer("aws/us-east-1a/g6", usd_per_h=0.80, cpus=4, gpus=1, capacity=Capacity.ON_DEMAND)
+BIG = make_offer("aws/us-west-2a/g6x4", usd_per_h=1.40, cpus=16, gpus=4)
+GCP = make_offer("gcp/us-central1-a/g2", usd_per_h=0.40, cpus=4, gpus=1)
+PLAIN = make_offer("gcp/us-central1-a/n2", usd_per_h=0.10, cpus=4)
+OFFERS = (EAST, EAST_SURE, BIG, GCP, PLAIN)
+GPU = {"CPU": 1, "GPU": 1}
+
+
+def rule(max_nodes: int | None = None, **about: object) -> Rule:
+    limits = ("max_uusd_per_h", "max_accelerators", "launches_per_minute")
+    numbers = {name: about.pop(name) for name in limits if name in about}
+    return Rule(Part(**about), max_nodes, **numbers)  # type: ignore[arg-type]
+
+
+def world(*rules: Rule, offers: Sequence[Offer] = OFFERS, **limits: object) -> World:
+    made = Limits(rules=rules, **limits)  # type: ignore[arg-type]
+    return World(offers, LoopSettings(fleet="test", idle_timeout_s=1e6, limits=made))
+
+
+def job(w: World, job_id: str, tenant: str, max_workers: int = 0) -> None:
+    spec = JobSpec(job_id, "python x.py", tenant=tenant, max_workers=max_workers)
+    w.record(JobSubmitted(at_s=w.clock.now_s(), job_id=job_id, spec=spec))
+
+
+def markets(w: World) -> list[str]:
+    return sorted(node.offer.market.key for node in w.cloud.alive())
+
+
+def held(w: World) -> list[str]:
+    assert w.loop.plan is not None
+    return [hold.reason for hold in w.loop.plan.holds]
+
+
+# --- parts of the fleet -----------------------------------------------------------------------------------------------
+
+
+def test_a_cloud_at_its_limit_is_full_and_the_next_best_serves() -> None:
+    w = world(rule(2, cloud="aws"))
+    w.ray.submit(GPU, count=4)
+    w.run(30)
+    assert [key.split("/")[0] for key in markets(w)] == ["aws", "aws", "gcp", "gcp"]
+    assert w.ray.waiting == 0
+
+
+def test_a_region_and_a_way_to_buy_have_limits_of_their_own() -> None:
+    w = world(rule(1, region="us-east-1", capacity=(Capacity.SPOT,)), rule(0, cloud="gcp"), offers=OFFERS[:2])
+    w.ray.submit(GPU, count=3)
+    w.run(30)
+    assert markets(w) == [EAST_SURE.market.key] * 2 + [EAST.market.key]
+
+
+def test_a_quota_counts_accelerators_not_nodes() -> None:
+    w = world(rule(cloud="aws", accelerator="L4", max_accelerators=5), offers=(EAST, BIG))
+    w.ray.submit(GPU, count=20)
+    w.run(30)
+    assert sum(node.offer.accelerator_count for node in w.cloud.alive()) == 5
+    assert held(w) == ["the limit of 5 accelerators in aws L4 is reached"]
+
+
+def test_dollars_and_launches_of_a_part() -> None:
+    w = world(rule(cloud="gcp", max_uusd_per_h=900_000), rule(cloud="gcp", launches_per_minute=1), offers=(GCP,))
+    w.ray.submit(GPU, count=5)
+    w.run(30)
+    assert len(w.cloud.alive()) == 1
+    w.run(60)
+    assert len(w.cloud.alive()) == 2
+    w.run(120)
+    assert len(w.cloud.alive()) == 2
+    assert held(w) == ["the limit of $0.90 per hour in gcp leaves too little for it"]
+
+
+def test_failover_does_not_pass_the_limit_of_a_part() -> None:
+    w = world(rule(0, cloud="gcp"))
+    w.cloud.sold_out = {offer.market.key for offer in OFFERS if offer.market.cloud == "aws"}
+    w.ray.submit(GPU)
+    w.run(5)
+    assert w.cloud.alive() == []
+
+
+# --- tenants ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_tenant_is_held_to_its_nodes_and_others_go_on() -> None:
+    w = world(rule(2, tenant="research"), offers=(GCP,))
+    job(w, "theirs", "research", max_workers=5)
+    job(w, "ours", "vision", max_workers=3)
+    w.wishes = [Wish("theirs", 5, 5, GPU), Wish("ours", 3, 3, GPU)]  # minima: granted whatever the limits say
+    w.ray.submit(GPU, count=3, job_id="ours")  # in Ray's order: nodes of the one must not be eaten by the other
+    w.ray.submit(GPU, count=5, job_id="theirs")
+    w.run(40)
+    assert len(w.cloud.alive()) == 5
+    assert len(w.ray.nodes_of("theirs")) == 2
+    assert held(w) == ["the limit of 2 nodes of tenant research is reached"]
+
+
+def test_gangs_count_for_the_tenant_of_their_job() -> None:
+    w = world(rule(2, tenant="research"), offers=(GCP,))
+    job(w, "theirs", "research")
+    job(w, "ours", "vision")
+    w.ray.submit_gang([GPU] * 3, Strategy.STRICT_SPREAD, job_id="ours")
+    w.ray.submit_gang([GPU] * 3, Strategy.STRICT_SPREAD, job_id="theirs")
+    w.run(20)
+    assert len(w.ray.nodes_of("ours")) == 3
+    assert w.ray.nodes_of("theirs") == set()
+
+
+def test_what_might_be_a_tenants_counts_for_it() -> None:
+    """Ray does not say whose a task is. With one job that asks by itself it is clear; with two, either may be meant."""
+    w = world(rule(1, tenant="research"), offers=(GCP,))
+    job(w, "ours", "vision")
+    w.ray.submit(GPU, count=3, job_id="ours")
+    w.run(20)
+    assert len(w.cloud.alive()) == 3
+    job(w, "theirs", "research")
+    w.ray.submit(GPU, count=3, job_id="theirs")
+    w.run(20)
+    assert len(w.cloud.alive()) == 4
+    assert len(w.ray.nodes_of("theirs")) == 1
+
+
+def test_each_tenant_by_itself() -> None:
+    w = world(rule(2, tenant=EACH), offers=(GCP,))
+    for name in ("a", "b"):
+        job(w, name, name, max_workers=4)
+        w.ray.submit(GPU, count=2, job_id=name)  # as many as they are granted
+    w.wishes = [Wish(name, 1, 4, GPU) for name in ("a", "b")]
+    w.run(30)
+    assert len(w.cloud.alive()) == 4
+    assert {job_id: target.replicas for job_id, target in w.loop.targets.items()} == {"a": 2, "b": 2}
+
+
+def test_a_node_is_of_those_who_hold_it_and_else_of_those_for_whom_it_was_bought() -> None:
+    w = world(rule(9, tenant="research"), offers=(GCP,))
+    job(w, "theirs", "research")
+    w.ray.submit(GPU, job_id="theirs")
+    w.loop.tick()
+    assert w.fleet.nodes["n1"].tenants == ("research",)
+    assert Tenants.of(w.fleet).of_node == {"n1": {"research"}}
+    w.run(20)
+    w.ray.finish()
+    job(w, "ours", "vision")
+    w.ray.submit(GPU, job_id="ours")
+    w.run(3)
+    assert Tenants.of(w.fleet).of_node == {"n1": {"vision"}}
+
+
+def test_workers_are_granted_within_the_limits_of_the_tenant_and_of_what_fits() -> None:
+    wishes = [Wish("a", 1, 8, GPU), Wish("b", 1, 8, GPU)]
+    whose = {"a": "research", "b": "vision"}
+
+    def granted(*rules: Rule, offers: Sequence[Offer] = (EAST, GCP)) -> list[int]:
+        targets = allocate(wishes, Limits(rules=rules), offers, tenant_of=whose)
+        return [targets[name].replicas for name in ("a", "b")]
+
+    assert granted(rule(3, tenant="research")) == [3, 8]
+    assert granted(rule(tenant="research", max_uusd_per_h=700_000)) == [2, 8]
+    assert granted(rule(accelerator="L4", max_accelerators=4)) == [2, 2]
+    assert granted(rule(2, cloud="aws")) == [8, 8]  # there are others: where it is bought, is decided there
+    assert granted(rule(2, cloud="aws"), offers=(EAST,)) == [1, 1]
+
+
+def test_the_grant_names_the_limit_that_holds_it_back() -> None:
+    limits = Limits(max_nodes=5, rules=(rule(3, tenant="default"),))
+    found = grant([Wish("a", 1, 8, GPU)], limits, (EAST,), lambda offer: offer.resources)
+    assert found.targets["a"].replicas == 3
+    assert found.held_back_by("a") == ["the limit of 3 nodes of tenant default"]
+
+
+# --- the last gate ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [
+        (Limits(max_nodes=3), 3),
+        (Limits(max_uusd_per_h=1_000_000), 3),
+        (Limits(launches_per_minute=2), 2),
+        (Limits(rules=(rule(1, cloud="aws"),)), 1),
+        (Limits(rules=(rule(region="us-east-1", max_accelerators=2),)), 2),
+        (Limits(rules=(rule(cloud="aws", launches_per_minute=2),)), 2),
+        (Limits(rules=(rule(2, tenant="research"),)), 2),
+        (Limits(rules=(rule(tenant=EACH, max_uusd_per_h=700_000),)), 2),
+        (Limits(rules=(rule(0, tenant="vision"),)), 9),
+    ],
+)
+def test_a_plan_that_passes_a_limit_is_stopped_before_the_launch(limits: Limits, most: int) -> None:
+    w = World((EAST,), LoopSettings(fleet="test", limits=limits))
+    job(w, "theirs", "research")
+    w.loop.reconciler.act(Plan(w.clock.now_s(), (Launch(EAST, "a defect in a policy", jobs=("theirs",)),) * 9))
+    assert len(w.cloud.alive()) == most
+    w.start()  # and by a controller that has only the log
+    w.loop.reconciler.act(Plan(w.clock.now_s(), (Launch(EAST, "again", jobs=("theirs",)),)))
+    assert len(w.cloud.alive()) == most if most < 9 else 10
+
+
+def test_nodes_of_other_cells_count() -> None:
+    w = world(rule(3, cloud="aws"), max_nodes=4)
+    w.ray.submit(GPU, count=2)
+    w.run(20)
+    other = World(OFFERS, replace(w.settings, cell="elsewhere"), w.clock, w.log)  # one log, one fleet, another cell
+    other.ray.submit(GPU, count=5)
+    other.run(20)
+    assert len(other.fleet.alive_nodes) == 4
+    assert sum(node.offer.market.cloud == "aws" for node in other.fleet.alive_nodes) == 3
+
+
+_LIMIT = st.none() | st.integers(0, 6)
+_RULES = st.builds(
+    lambda nodes, uusd, units, part: Rule(part, nodes, None if uusd is None else uusd * 300_000, units),
+    _LIMIT,
+    _LIMIT,
+    _LIMIT,
+    st.builds(
+        Part,
+        cloud=st.sampled_from(["", "aws", "gcp"]),
+        region=st.sampled_from(["", "us-east-1", "us-west-2"]),
+        capacity=st.sampled_from([(), (Capacity.SPOT,)]),
+        tenant=st.sampled_from(["", "a", "b", EACH]),
+    ),
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(_RULES, max_size=4), st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 4)), max_size=3))
+def test_no_bound_is_ever_passed(rules: list[Rule], asked: list[tuple[str, int]]) -> None:
+    w = world(*rules, max_nodes=8)
+    for number, (tenant, count) in enumerate(asked):
+        job(w, f"j{number}", tenant)
+        w.ray.submit(GPU, count=count, job_id=f"j{number}")
+    w.run(20, interval_s=4.0)
+    tenants = Tenants.of(w.fleet)
+    for bound in bounds_of(w.settings.limits, tenants.known):
+        mine = [n.offer for n in w.fleet.alive_nodes if bound.is_about(n.offer, tenants.of_node[n.launch_id])]
+        assert bound.is_rate or sum(bound.weigh(offer) for offer in mine) <= bound.most
