@@ -85,22 +85,22 @@ class Rooms:
     def append(self, slots: Sequence[Slot]) -> None:
         before = len(self.slots)
         self.slots.extend(slots)
+        amounts = self._distinct(slots)
         for key, column in self._columns.items():
             if len(self.slots) > len(column):
                 column = self._columns[key] = _grown(column, len(self.slots))
-            column[before : len(self.slots)] = self._alike(slots, key)
+            found = [each.get(key, 0.0) for each in amounts]
+            column[before : len(self.slots)] = found[0] if len(found) == 1 else found
 
     def truncate(self, length: int) -> None:
         del self.slots[length:]
         for codes in self._labels.values():
             codes.known = min(codes.known, length)
 
-    def _alike(self, slots: Sequence[Slot], key: str) -> float | list[float]:
-        """Slots of one purchase share their amounts."""
-        shared = self._amounts(slots[0]) if slots else {}
-        if all(self._amounts(slot) is shared for slot in slots):
-            return shared.get(key, 0.0)
-        return [self._amounts(slot).get(key, 0.0) for slot in slots]
+    def _distinct(self, slots: Sequence[Slot]) -> list[Resources]:
+        """The amounts of each; one for all where they are those of one purchase, which share them."""
+        amounts = [self._amounts(slot) for slot in slots]
+        return amounts[:1] if amounts and all(each is amounts[0] for each in amounts) else amounts
 
     def _amounts(self, slot: Slot) -> Resources:
         return slot.total if self._whole else slot.free
@@ -145,8 +145,8 @@ class _Codes:
             self.codes = _grown(self.codes, len(slots))
         if self.known < len(slots):
             new = [slot.labels.get(self.key) for slot in slots[self.known :]]
-            for value in set(new) - self.values.keys():
-                self.values[value] = len(self.values)
+            for value in dict.fromkeys(new):
+                self.values.setdefault(value, len(self.values))
             self.codes[self.known : len(slots)] = [self.values[value] for value in new]
             self.known = len(slots)
         return self

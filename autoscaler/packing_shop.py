@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from tradewind.autoscaler.packing_buyer import Asker
 from tradewind.autoscaler.packing_gangs import fits_slice
-from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Ints, Rooms, Slot
+from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Floats, Rooms, Slot
 from tradewind.autoscaler.packing_rules import gang_source
 from tradewind.autoscaler.packing_stock import Purse, Stock
 from tradewind.autoscaler.ray_snapshot import Gang
@@ -48,7 +49,7 @@ class Shop:
         fitting = np.flatnonzero(served)
         each = self.stock.prices[fitting] / served[fitting]
         for index in fitting[np.lexsort((self.stock.prices[fitting], each))].tolist():
-            number = max(1, count if asker.alone else count // int(served[index]))
+            number = asker.nodes_for(count, int(served[index]))
             if slots := self._buy_some(index, number, int(served[index]), asker):
                 return slots
         if self._max_share is not None and not asker.may_pass_share:
@@ -69,9 +70,8 @@ class Shop:
     def by_price(self, regions: Sequence[str], pieces: Sequence[Shape]) -> Sequence[str]:
         key = tuple(pieces)
         if key not in self._regions_by_price:
-            self._regions_by_price[key] = sorted(
-                self.regions, key=lambda region: (self._price_in(region, pieces), region)
-            )
+            ranked = np.argsort(self._price_by_region(pieces), kind="stable")
+            self._regions_by_price[key] = [self.regions[index] for index in ranked.tolist()]
         return [region for region in self._regions_by_price[key] if region in regions]
 
     # --- caps -------------------------------------------------------------------------------------------------
@@ -89,6 +89,11 @@ class Shop:
         """How many nodes of an offer the caps leave."""
         mine = (purse for purse in self.purses if purse.cap.is_about(offer, asker.source))
         return min((purse.allows(offer) for purse in mine), default=ANY_NUMBER)
+
+    def cap_of(self, offer: Offer) -> str:
+        """The cap on some offers that leaves nothing of this one, in words. Those on all offers are told elsewhere."""
+        mine = (purse for purse in self.purses if purse.cap.offers is not None and purse.cap.offers(offer))
+        return next((f"{purse.cap.name} is reached" for purse in mine if purse.allows(offer) < 1), "")
 
     def _within_share(self, offer: Offer, each: int, asker: Asker) -> int:
         """How many nodes with `each` requests on every one keep the market's share of this need or gang."""
@@ -129,12 +134,13 @@ class Shop:
         self._count(purchase, number)
         return found
 
-    def _price_in(self, region: str, pieces: Sequence[Shape]) -> float:
-        """Of all pieces, each by its share of the cheapest node there."""
-        total = 0.0
-        for piece in dict.fromkeys(pieces):
-            count = pieces.count(piece)
-            copies: Ints = np.minimum(self.stock.copies(piece), count) * self.stock.in_region(region)
-            each = np.divide(self.stock.prices, copies, out=np.full(len(copies), np.inf), where=copies > 0)
-            total += count * float(each.min(initial=np.inf))
+    def _price_by_region(self, pieces: Sequence[Shape]) -> Floats:
+        """Of all pieces, each by its share of the cheapest node in each region."""
+        total = np.zeros(len(self.regions))
+        for piece, count in Counter(pieces).items():
+            copies = np.minimum(self.stock.copies(piece), count)
+            fitting = np.flatnonzero(copies)
+            cheapest = np.full(len(self.regions), np.inf)
+            np.minimum.at(cheapest, self.stock.region_codes[fitting], self.stock.prices[fitting] / copies[fitting])
+            total += count * cheapest
         return total

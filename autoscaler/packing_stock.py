@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -84,7 +85,7 @@ def limits_as_caps(view: View) -> list[Purse]:
     return found
 
 
-@dataclass(slots=True)
+@dataclass
 class Stock:
     """Offers that may be bought now: with a known price, of a cloud that is listed, and not refused a moment ago."""
 
@@ -93,7 +94,6 @@ class Stock:
     rooms: Rooms
     slices: Sequence[tuple[Offer, Sequence[Slot]]]  # of several hosts, by effective price, with their hosts
     _copies: dict[Shape, Ints] = field(default_factory=dict)
-    _in_region: dict[str, Bools] = field(default_factory=dict)
     _price_by_id: dict[int, float] = field(default_factory=dict)
     _index_by_id: dict[int, int] = field(default_factory=dict)
 
@@ -120,14 +120,18 @@ class Stock:
         """Its place in the stock; None for a slice."""
         return self._index_by_id.get(id(slot.offer))
 
-    @property
+    @cached_property
     def regions(self) -> list[str]:
         return sorted({offer.market.region for offer in self.offers})
 
+    @cached_property
+    def region_codes(self) -> Ints:
+        """Of each single host, the place of its region among the regions."""
+        codes = {region: code for code, region in enumerate(self.regions)}
+        return np.array([codes[offer.market.region] for offer in self.offers], np.int64)
+
     def in_region(self, region: str) -> Bools:
-        if region not in self._in_region:
-            self._in_region[region] = np.array([offer.market.region == region for offer in self.offers], np.bool_)
-        return self._in_region[region]
+        return self.region_codes == self.regions.index(region)
 
     def copies(self, shape: Shape) -> Ints:
         """How many of a shape each single host takes."""
@@ -140,7 +144,15 @@ def _hosts(offer: Offer, view: View) -> list[Slot]:
     return [Slot("", "", room, room, labels, offer) for room, labels in hosts_of(offer, view)]
 
 
+def why_closed(offer: Offer, view: View) -> str:
+    """Why an offer cannot be bought now; nothing where it can. A price that is not known is not a low price."""
+    if offer.price_uusd_per_h is None:
+        return "its price is not known"
+    if offer.market.cloud in view.blind_clouds:
+        return f"{offer.market.cloud} does not list its nodes"
+    block = view.memory.block_of(offer, view.now_s) if view.memory.blocks else None
+    return block.describe(view.now_s) if block is not None else ""
+
+
 def is_open(offer: Offer, view: View) -> bool:
-    """A price that is not known is not a low price."""
-    known, listed = offer.price_uusd_per_h is not None, offer.market.cloud not in view.blind_clouds
-    return known and listed and view.memory.block_of(offer, view.now_s) is None
+    return not why_closed(offer, view)

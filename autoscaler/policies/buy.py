@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tradewind.autoscaler.actions import Action
 from tradewind.autoscaler.packing import slots_of
 from tradewind.autoscaler.packing_basket import Errand
-from tradewind.autoscaler.packing_reasons import holds_of, launches_of
+from tradewind.autoscaler.packing_holds import holds_of
+from tradewind.autoscaler.packing_reasons import launches_of
 from tradewind.autoscaler.packing_stock import Cap, EffectivePrice, Purse, Stock, limits_as_caps, list_price
-from tradewind.autoscaler.policies.base import Draft
+from tradewind.autoscaler.policies.base import Draft, Packed
 from tradewind.autoscaler.view import View
 
 
@@ -27,9 +27,9 @@ class Buy:
     caps: Sequence[Cap] = ()
     max_market_share: float | None = None
 
-    def __call__(self, view: View, draft: Draft) -> tuple[Action, ...]:
+    def __call__(self, view: View, draft: Draft) -> Packed:
         if view.snapshot is None or view.demand.is_empty:
-            return ()
+            return Packed((), frozenset())
         slots = slots_of(view, draft.gone, view.demand)
         basket = Errand(
             demand=view.demand,
@@ -39,7 +39,7 @@ class Buy:
             purses=(*limits_as_caps(view), *(Purse.of(cap, view) for cap in self.caps)),
             max_share=self.max_market_share,
         ).run()
-        return (*launches_of(basket), *holds_of(basket, view))
+        return Packed((*launches_of(basket, view), *holds_of(basket, view)), basket.packing.used)
 
 
 decide = Buy()

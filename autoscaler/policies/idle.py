@@ -16,7 +16,8 @@ from tradewind.units import format_duration
 
 def decide(view: View, draft: Draft) -> tuple[Action, ...]:
     gone, timeout_s = draft.gone, _timeout_s(view)
-    idle = [node for node in view.nodes if _is_idle(node, view, timeout_s) and node.launch_id not in gone]
+    resting = [node for node in view.nodes if node.ray is not None and node.ray.status is RayStatus.IDLE]
+    idle = [node for node in resting if _is_idle(node, view, timeout_s) and node.launch_id not in gone]
     if not idle:
         return ()
     needed = _needed(view, draft)
@@ -29,6 +30,8 @@ def _needed(view: View, draft: Draft) -> frozenset[str]:
     """With what is being bought: an idle node may be half of what a gang waits for. Present demand lies first, then
     what the forecast wants beyond it."""
     later = kept_for_later(view)
+    if not later and draft.needed is not None:
+        return draft.needed
     demand = Demand((*view.demand.needs, *later), view.demand.gangs, view.demand.constraints)
     if demand.is_empty:
         return frozenset()
