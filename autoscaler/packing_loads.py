@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Bools, Floats, Ints, Lay
+from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Bools, Floats, Ints, Lay, Slot
 from tradewind.autoscaler.packing_stock import Stock
 from tradewind.autoscaler.shape import EPSILON, Shape
 
@@ -31,6 +31,49 @@ class Loads:
             copies[:, column] += np.bincount(lay.slots, lay.copies, num_slots).astype(np.int64)
             most[column] += lay.num_apart
         return cls([shape for shape, _ in index], copies, most)
+
+    def at(self, slots: Sequence[int]) -> Loads:
+        return Loads(self.shapes, self.copies[slots], self.most)
+
+
+Use = list[tuple[str, str, int]]  # (shape in words, who asks, how many)
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """Who lies on each bought node. Equal keys are equal uses: words for one serve for all nodes that have it."""
+
+    keys: list[tuple[int, bytes]]  # of each node on which something lies: its (first) slot, its use
+    names: list[tuple[str, str]]  # of columns: shape in words, who asks
+
+    @classmethod
+    def of(cls, lays: Sequence[Lay], bought: Sequence[Slot]) -> Uses:
+        columns: dict[tuple[str, str], int] = {}
+        parts = [np.zeros((0, 3), np.int64)]
+        for lay in lays:
+            shape = str(lay.shape)
+            mine = [columns.setdefault((shape, source), len(columns)) for source in lay.sources]
+            column = np.broadcast_to(np.array(mine, np.int64), len(lay.slots))
+            parts.append(np.stack([lay.slots, column, lay.copies], axis=1))
+        slot, column, copies = np.concatenate(parts).T
+        pairs, where = np.unique(_owners(bought)[slot] * max(1, len(columns)) + column, return_inverse=True)
+        owner, column = np.divmod(pairs, max(1, len(columns)))
+        counts = np.bincount(where, copies, len(pairs)).astype(np.int64)
+        first = np.flatnonzero(np.diff(owner, prepend=-1))
+        table = np.stack([column, counts], axis=1).tobytes()
+        ends = (16 * np.append(first, len(pairs))).tolist()  # in bytes: two numbers of eight in each row
+        keys = [(slot, table[a:b]) for slot, a, b in zip(owner[first].tolist(), ends, ends[1:], strict=False)]
+        return cls(keys, list(columns))
+
+    def read(self, key: bytes) -> Use:
+        rows = np.frombuffer(key, np.int64).reshape(-1, 2).tolist()
+        return [(*self.names[column], count) for column, count in rows]
+
+
+def _owners(bought: Sequence[Slot]) -> Ints:
+    """Of each slot, the first one of the same name: hosts of a slice are one purchase."""
+    first: dict[str, int] = {}
+    return np.array([first.setdefault(slot.name, index) for index, slot in enumerate(bought)], np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from tradewind.autoscaler.actions import Launch
 from tradewind.autoscaler.demand import Demand
 from tradewind.autoscaler.packing_basket import Basket
-from tradewind.autoscaler.packing_loads import Loads, Options
-from tradewind.autoscaler.packing_rooms import Lay, Slot
+from tradewind.autoscaler.packing_loads import Loads, Options, Use, Uses
+from tradewind.autoscaler.packing_rooms import Slot
 from tradewind.autoscaler.packing_rules import gang_source, job_of
 from tradewind.autoscaler.packing_stock import Stock, why_closed
 from tradewind.autoscaler.shape import Shape
@@ -20,24 +21,31 @@ from tradewind.units import format_usd
 _SHOWN = 4  # alternatives on record; fallbacks are all of them
 _RULED_OUT = 6
 _NAMED = 8  # of those that share a node
-_Use = dict[tuple[str, str], int]  # (shape in words, who asks) -> how many
 _Others = tuple[tuple[str, ...], tuple[Offer, ...]]  # what a purchase beat: in words, as offers
 
 
 def launches_of(basket: Basket, view: View) -> list[Launch]:
-    """One for each node or slice. Nodes of one offer with the same load share their words."""
-    loads, words = Loads.of(basket.lays, len(basket.bought)), _Words(basket, jobs_by_source(view.demand))
-    options, uses = Options.of(loads, basket.stock), _uses(basket.lays, basket.bought)
-    ruled_out = _RuledOut(basket, view)
-    found: dict[str, Launch] = {}
-    for slot, row in zip(basket.bought, options.row_of, strict=True):
-        if slot.name not in uses or slot.name in found:
-            continue
-        assert slot.offer is not None
-        use, others = words.of_use(uses[slot.name]), words.of_others(slot, row, options)
-        reason = f"cheapest for {use.text}: {words.of_price(slot)}"
-        found[slot.name] = Launch(slot.offer, reason, *others, use.jobs, ruled_out.beside(slot.offer, use.shapes))
-    return list(found.values())
+    """One for each node or slice. Nodes of one offer with the same use share their words, and so the action."""
+    uses, slots = Uses.of(basket.lays, basket.bought), basket.bought
+    kinds: dict[tuple[bytes, int], list[int]] = {}  # slots of one offer with the same use
+    for index, key in uses.keys:
+        kinds.setdefault((key, id(slots[index].offer)), []).append(index)
+    loads = Loads.of(basket.lays, len(slots)).at([indices[0] for indices in kinds.values()])
+    words, ruled_out = _Words(basket, jobs_by_source(view.demand)), _RuledOut(basket, view)
+    options = Options.of(loads, basket.stock)
+    found: list[tuple[int, Launch]] = []
+    for row, ((key, _), indices) in enumerate(kinds.items()):
+        launch = _launch(slots[indices[0]], uses.read(key), options.row_of[row], options, words, ruled_out)
+        found += [(index, launch) for index in indices]
+    return [launch for _, launch in sorted(found, key=itemgetter(0))]
+
+
+def _launch(slot: Slot, use: Use, row: int, options: Options, words: _Words, ruled_out: _RuledOut) -> Launch:
+    assert slot.offer is not None
+    reason = f"cheapest for {words.of_use(use)}: {words.of_price(slot)}"
+    beaten, fallbacks = words.of_others(slot, row, options)
+    others = ruled_out.beside(slot.offer, frozenset(shape for shape, _, _ in use))
+    return Launch(slot.offer, reason, beaten, fallbacks, words.of_jobs(use), others)
 
 
 def jobs_by_source(demand: Demand) -> dict[str, str]:
@@ -47,44 +55,24 @@ def jobs_by_source(demand: Demand) -> dict[str, str]:
     return {source: job_id for source, job_id in found.items() if job_id}
 
 
-def _uses(lays: Iterable[Lay], bought: Sequence[Slot]) -> dict[str, _Use]:
-    """What lies on each bought slot, by its name."""
-    found: dict[str, _Use] = {}
-    for lay in lays:
-        shape, sources = str(lay.shape), [*lay.sources] * (len(lay.slots) // len(lay.sources))
-        for index, number, source in zip(lay.slots.tolist(), lay.copies.tolist(), sources, strict=True):
-            mine, key = found.setdefault(bought[index].name, {}), (shape, source)
-            mine[key] = mine.get(key, 0) + number
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _UseWords:
-    text: str
-    jobs: tuple[str, ...]
-    shapes: frozenset[str]
-
-
 @dataclass(slots=True)
 class _Words:
     """Thought of once for all that are alike."""
 
     basket: Basket
     jobs: Mapping[str, str]
-    _uses: dict[tuple[tuple[tuple[str, str], int], ...], _UseWords] = field(default_factory=dict)
     _others: dict[tuple[int, int], _Others] = field(default_factory=dict)
     _prices: dict[int, str] = field(default_factory=dict)
     _offers: dict[int, str] = field(default_factory=dict)
 
-    def of_use(self, use: _Use) -> _UseWords:
-        key = tuple(use.items())
-        if key not in self._uses:
-            parts = [f"{number} x {shape} ({source})" for (shape, source), number in key]
-            if len(parts) > _NAMED:
-                parts[_NAMED - 1 :] = [f"{len(parts) - _NAMED + 1} more"]
-            jobs = dict.fromkeys(self.jobs[source] for _, source in use if source in self.jobs)
-            self._uses[key] = _UseWords("; ".join(parts), tuple(jobs), frozenset(shape for shape, _ in use))
-        return self._uses[key]
+    def of_use(self, use: Use) -> str:
+        parts = [f"{number} x {shape} ({source})" for shape, source, number in use[:_NAMED]]
+        if len(use) > _NAMED:
+            parts[-1] = f"{len(use) - _NAMED + 1} more"
+        return "; ".join(parts)
+
+    def of_jobs(self, use: Use) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.jobs[source] for _, source, _ in use if source in self.jobs))
 
     def of_price(self, slot: Slot) -> str:
         key = id(slot.offer)

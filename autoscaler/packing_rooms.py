@@ -66,9 +66,11 @@ class Rooms:
         if not shape.resources:
             found = np.full(n - first, ANY_NUMBER, dtype=np.int64)
         else:
-            parts = [(self.column(key)[first:n] + EPSILON) / amount for key, amount in shape.resources]
-            least = parts[0] if len(parts) == 1 else np.minimum.reduce(parts)
-            found = np.maximum(least, 0.0).astype(np.int64)
+            least = np.full(n - first, np.inf)
+            for key, amount in shape.resources:
+                part = self.column(key)[first:n] + EPSILON
+                np.minimum(least, np.divide(part, amount, out=part), out=least)
+            found = np.maximum(least, 0.0, out=least).astype(np.int64)
         return found * self._allowed(shape.selectors, first) if shape.selectors else found
 
     def fits_at(self, index: int, shape: Shape) -> bool:
@@ -121,7 +123,10 @@ class Rooms:
     def _allowed(self, selectors: tuple[Selector, ...], first: int) -> Bools:
         found = np.zeros(len(self.slots) - first, np.bool_)
         for selector in selectors:
-            found |= np.logical_and.reduce([self._holds(rule, first) for rule in selector])
+            holds = np.ones(len(found), np.bool_)
+            for rule in selector:
+                holds &= self._holds(rule, first)
+            found |= holds
         return found
 
     def _holds(self, rule: LabelRule, first: int) -> Bools:
@@ -154,9 +159,9 @@ class _Codes:
 
 def first_fit(copies: Ints, count: int) -> Ints:
     """How many go where, filling from the front."""
-    before = np.cumsum(copies) - copies
-    taken: Ints = np.clip(count - before, 0, copies)
-    return taken
+    left: Ints = count + copies - np.cumsum(copies)
+    np.minimum(np.maximum(left, 0, out=left), copies, out=left)
+    return left
 
 
 def _grown(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:

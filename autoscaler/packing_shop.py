@@ -18,6 +18,7 @@ from tradewind.autoscaler.shape import EPSILON, Shape
 from tradewind.model import Offer
 
 _PROPOSED = Asker("", 0)
+_NEW = "new:"  # names of slots that are about to be bought
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,7 @@ class Shop:
         self.stock, self.purses, self._max_share = stock, [replace(purse) for purse in purses], max_share
         self.regions = stock.regions
         self.counts_askers = max_share is not None or any(purse.cap.sources is not None for purse in purses)
-        self._purchases: dict[str, Purchase] = {}  # by name of the slot
-        self._named = 0
+        self._purchases: list[Purchase] = []  # by the number in the name of the slot
         self._shares: dict[tuple[str, str], int] = {}  # (source, market) -> requests
         self._regions_by_price: dict[tuple[Shape, ...], list[str]] = {}
 
@@ -65,7 +65,7 @@ class Shop:
 
     def undo(self, slots: Sequence[Slot]) -> None:
         for name in dict.fromkeys(slot.name for slot in slots):
-            self._count(self._purchases.pop(name), -1)
+            self._count(self._purchases[int(name.removeprefix(_NEW))], -1)
 
     def by_price(self, regions: Sequence[str], pieces: Sequence[Shape]) -> Sequence[str]:
         key = tuple(pieces)
@@ -126,13 +126,11 @@ class Shop:
         return ()
 
     def _take(self, hosts: Sequence[Slot], number: int, purchase: Purchase) -> list[Slot]:
-        found = []
-        for _ in range(number):
-            name, self._named = f"new:{self._named}", self._named + 1
-            self._purchases[name] = purchase
-            found += [Slot(name, "", host.free, host.total, host.labels, host.offer) for host in hosts]
+        first = len(self._purchases)
+        self._purchases += [purchase] * number
         self._count(purchase, number)
-        return found
+        names = [f"{_NEW}{first + index}" for index in range(number)]
+        return [Slot(name, "", host.free, host.total, host.labels, host.offer) for name in names for host in hosts]
 
     def _price_by_region(self, pieces: Sequence[Shape]) -> Floats:
         """Of all pieces, each by its share of the cheapest node in each region."""

@@ -131,7 +131,8 @@ class Stock:
         return np.array([codes[offer.market.region] for offer in self.offers], np.int64)
 
     def in_region(self, region: str) -> Bools:
-        return self.region_codes == self.regions.index(region)
+        found: Bools = self.region_codes == self.regions.index(region)
+        return found
 
     def copies(self, shape: Shape) -> Ints:
         """How many of a shape each single host takes."""
