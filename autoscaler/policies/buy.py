@@ -7,11 +7,12 @@ judged by it (packing_basket.py). docs/designs/packing.md tells why.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tradewind.autoscaler.packing import slots_of
 from tradewind.autoscaler.packing_basket import Errand
 from tradewind.autoscaler.packing_holds import holds_of
+from tradewind.autoscaler.packing_order import dearest_first
 from tradewind.autoscaler.packing_reasons import launches_of
 from tradewind.autoscaler.packing_stock import Cap, EffectivePrice, Purse, Stock, limits_as_caps, list_price
 from tradewind.autoscaler.policies.base import Draft, Packed
@@ -30,9 +31,10 @@ class Buy:
     def __call__(self, view: View, draft: Draft) -> Packed:
         if view.snapshot is None or view.demand.is_empty:
             return Packed((), frozenset())
-        slots = slots_of(view, draft.gone, view.demand)
+        demand = replace(view.demand, needs=tuple(dearest_first(view.demand.needs, view.offers)))
+        slots = slots_of(view, draft.gone, demand)
         basket = Errand(
-            demand=view.demand,
+            demand=demand,
             slots=slots,
             everything=slots_of(view, draft.gone) if view.demand.constraints else slots,
             stock=Stock.of(view, self.effective_price),

@@ -7,6 +7,7 @@ from tradewind.autoscaler.actions import Action, Drain
 from tradewind.autoscaler.demand import Demand
 from tradewind.autoscaler.expected import kept_for_later, outlooks_of, spare_timeout_s
 from tradewind.autoscaler.packing import Packing, new_slots, slots_of
+from tradewind.autoscaler.packing_order import dearest_first
 from tradewind.autoscaler.policies.base import Draft
 from tradewind.autoscaler.ray_snapshot import DrainReason, RayStatus
 from tradewind.autoscaler.view import NodeView, View
@@ -32,7 +33,8 @@ def _needed(view: View, draft: Draft) -> frozenset[str]:
     later = kept_for_later(view)
     if not later and draft.needed is not None:
         return draft.needed
-    demand = Demand((*view.demand.needs, *later), view.demand.gangs, view.demand.constraints)
+    needs = dearest_first(view.demand.needs, view.offers)
+    demand = Demand((*needs, *later), view.demand.gangs, view.demand.constraints)
     if demand.is_empty:
         return frozenset()
     bought = new_slots(draft.bought, view)
