@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tradewind.autoscaler.actions import Hold
+from tradewind.autoscaler.actions import Hold, Launch
 from tradewind.autoscaler.demand import Need
 from tradewind.autoscaler.packing_basket import Basket
 from tradewind.autoscaler.packing_buyer import Asker
@@ -29,6 +29,18 @@ def holds_of(basket: Basket, view: View) -> list[Hold]:
         _need_hold(left, basket, view, jobs) if isinstance(left, Need) else _gang_hold(left, basket, view)
         for left in unplaced
     ]
+
+
+def postponed(launches: Sequence[Launch], limits: Limits) -> list[Hold]:
+    """What would be bought now, but for the number of launches in a minute."""
+    if not launches:
+        return []
+    jobs = dict.fromkeys(job for launch in launches for job in launch.jobs)
+    markets = dict.fromkeys(str(launch.offer.market) for launch in launches)
+    reason = (
+        f"the limit of {limits.launches_per_minute} launches per minute is reached: they follow in the next minutes"
+    )
+    return [Hold(f"{len(launches)} more nodes", reason, tuple(markets)[:_SHOWN], jobs=tuple(jobs))]
 
 
 def _need_hold(need: Need, basket: Basket, view: View, jobs: Mapping[str, str]) -> Hold:
@@ -55,8 +67,7 @@ def _gang_hold(gang: Gang, basket: Basket, view: View) -> Hold:
 def _all_at_once(limits: Limits) -> str:
     dollars = "any" if limits.max_uusd_per_h is None else format_usd(limits.max_uusd_per_h)
     nodes = "any number of" if limits.max_nodes is None else limits.max_nodes
-    starts = "any number of" if limits.launches_per_minute is None else limits.launches_per_minute
-    words = f"{nodes} nodes, {dollars} per hour, {starts} launches per minute"
+    words = f"{nodes} nodes, {dollars} per hour"
     return f"all of it at once would pass a limit: {words}"
 
 

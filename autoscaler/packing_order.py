@@ -56,10 +56,10 @@ class _Catalogue:
 
 
 def _usual_price(offer: Offer) -> float:
-    listed = offer.on_demand_uusd_per_h
-    if listed is None:
-        return float(offer.price_uusd_per_h or 0)
-    return listed * (_USUAL_SPOT if offer.market.capacity is Capacity.SPOT else 1.0)
+    """Infinite where it is not known: the present price of spot would not do."""
+    if offer.market.capacity is Capacity.SPOT:
+        return float("inf") if offer.on_demand_uusd_per_h is None else _USUAL_SPOT * offer.on_demand_uusd_per_h
+    return float("inf") if offer.price_uusd_per_h is None else float(offer.price_uusd_per_h)
 
 
 def _accelerators(shape: Shape) -> float:

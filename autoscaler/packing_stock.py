@@ -70,12 +70,19 @@ class Purse:
         self.uusd_left -= nodes * (offer.price_uusd_per_h or 0)
 
 
-def limits_as_caps(view: View) -> list[Purse]:
-    """The limits of the fleet, in the order in which they are named when one is reached."""
+def launches_left(view: View) -> int | None:
+    """How many nodes may still be launched in this minute; None: any number."""
+    most = view.settings.limits.launches_per_minute
+    return None if most is None else max(0, most - view.launched_last_minute)
+
+
+def limits_as_caps(view: View, with_rate: bool = True) -> list[Purse]:
+    """The limits of the fleet, in the order in which they are named when one is reached. Without the rate: it says when
+    nodes are launched, not which."""
     limits, found = view.settings.limits, []
     if limits.max_nodes is not None:
         found.append(Purse.of(Cap(f"the limit of {limits.max_nodes} nodes", max_nodes=limits.max_nodes), view))
-    if limits.launches_per_minute is not None:
+    if limits.launches_per_minute is not None and with_rate:
         name = f"the limit of {limits.launches_per_minute} launches per minute"
         cap = Cap(name, max_nodes=limits.launches_per_minute, used_nodes=view.launched_last_minute)
         found.append(Purse.of(cap, view))

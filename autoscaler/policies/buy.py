@@ -1,7 +1,9 @@
 """Demand that fits neither on free nor on coming nodes: the cheapest set of offers that serves it, within all limits.
 
 First-fit decides what lies where (packing.py) and buys what it lacks (packing_shop.py); other ideas of what to buy are
-judged by it (packing_basket.py). docs/designs/packing.md tells why.
+judged by it (packing_basket.py). What exceeds the launches of a minute waits for the next one: a gang of more nodes
+than that is bought in parts, which is safe, since all of it fits the other limits, and the next tick counts what is
+coming. docs/designs/packing.md tells why.
 """
 
 from __future__ import annotations
@@ -11,10 +13,18 @@ from dataclasses import dataclass, replace
 
 from tradewind.autoscaler.packing import slots_of
 from tradewind.autoscaler.packing_basket import Errand
-from tradewind.autoscaler.packing_holds import holds_of
+from tradewind.autoscaler.packing_holds import holds_of, postponed
 from tradewind.autoscaler.packing_order import dearest_first
 from tradewind.autoscaler.packing_reasons import launches_of
-from tradewind.autoscaler.packing_stock import Cap, EffectivePrice, Purse, Stock, limits_as_caps, list_price
+from tradewind.autoscaler.packing_stock import (
+    Cap,
+    EffectivePrice,
+    Purse,
+    Stock,
+    launches_left,
+    limits_as_caps,
+    list_price,
+)
 from tradewind.autoscaler.policies.base import Draft, Packed
 from tradewind.autoscaler.view import View
 
@@ -38,10 +48,13 @@ class Buy:
             slots=slots,
             everything=slots_of(view, draft.gone) if view.demand.constraints else slots,
             stock=Stock.of(view, self.effective_price),
-            purses=(*limits_as_caps(view), *(Purse.of(cap, view) for cap in self.caps)),
+            purses=(*limits_as_caps(view, with_rate=False), *(Purse.of(cap, view) for cap in self.caps)),
             max_share=self.max_market_share,
         ).run()
-        return Packed((*launches_of(basket, view), *holds_of(basket, view)), basket.packing.used)
+        launches, left = launches_of(basket, view), launches_left(view)
+        now, later = launches[:left], launches[len(launches) if left is None else left :]
+        holds = [*holds_of(basket, view), *postponed(later, view.settings.limits)]
+        return Packed((*now, *holds), basket.packing.used)
 
 
 decide = Buy()

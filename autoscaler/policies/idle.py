@@ -23,16 +23,18 @@ def decide(view: View, draft: Draft) -> tuple[Action, ...]:
         return ()
     needed = _needed(view, draft)
     spare = [node for node in idle if node.launch_id not in needed]
-    spare.sort(key=lambda node: -(node.requested.offer.price_uusd_per_h or 0))  # the dearest first
+    # The dearest first. Clouds bill by the second after a first minute that is paid anyway: within `min_node_life_s` a
+    # node is kept (`_is_idle`), after it every second is a new bill.
+    spare.sort(key=lambda node: -(node.requested.offer.price_uusd_per_h or 0))
     return tuple(_drain(node) for node in spare)
 
 
 def _needed(view: View, draft: Draft) -> frozenset[str]:
     """With what is being bought: an idle node may be half of what a gang waits for. Present demand lies first, then
     what the forecast wants beyond it."""
-    later = kept_for_later(view)
+    later, known = kept_for_later(view), draft.needed or frozenset()
     if not later and draft.needed is not None:
-        return draft.needed
+        return known
     needs = dearest_first(view.demand.needs, view.offers)
     demand = Demand((*needs, *later), view.demand.gangs, view.demand.constraints)
     if demand.is_empty:
@@ -40,7 +42,7 @@ def _needed(view: View, draft: Draft) -> frozenset[str]:
     bought = new_slots(draft.bought, view)
     slots = [*slots_of(view, draft.gone, demand), *bought]
     everything = [*slots_of(view, draft.gone), *bought] if demand.constraints else slots
-    return Packing(slots, everything=everything).fill(demand).used
+    return known | Packing(slots, everything=everything).fill(demand).used
 
 
 def _timeout_s(view: View) -> float:
