@@ -26,33 +26,29 @@ def dearest_first(needs: Sequence[Need], offers: Sequence[Offer]) -> list[Need]:
     """The same needs; accelerators first, then by what their ties cost. Without selectors the order stays."""
     if not any(need.shape.selectors for need in needs):
         return list(needs)
-    catalogue = _Catalogue([offer for offer in offers if offer.hosts == 1])
-    steps = {shape: catalogue.step(shape) for shape in dict.fromkeys(need.shape for need in needs)}
+    steps = _steps(list(dict.fromkeys(need.shape for need in needs)), [offer for offer in offers if offer.hosts == 1])
     return sorted(needs, key=lambda need: (_accelerators(need.shape) == 0, -steps[need.shape]))
 
 
-class _Catalogue:
-    def __init__(self, offers: Sequence[Offer]) -> None:
-        self._rooms = Rooms(Slot("", "", offer.resources, {}, offer.labels, offer) for offer in offers)
-        self._prices: Floats = np.array([_usual_price(offer) for offer in offers], np.float64)
-        self._known: dict[Shape, float] = {}
+def _steps(shapes: Sequence[Shape], offers: Sequence[Offer]) -> dict[Shape, float]:
+    """How dear, in steps: a request with accelerators for each of them, another one against the same request without
+    selectors. What only a slice serves, or nothing that has a price, comes first."""
+    plain = [Shape(shape.resources) for shape in shapes]
+    own, alone = np.split(_prices([*shapes, *plain], offers), 2)
+    accelerators = np.array([_accelerators(shape) for shape in shapes])
+    ratio = own / np.where(accelerators > 0, accelerators, np.where(alone > 0, alone, 1.0))
+    known = np.isfinite(ratio) & (ratio > 0)
+    steps = np.full(len(shapes), np.inf)
+    steps[known] = np.rint(_STEPS_PER_DOUBLING * np.log2(ratio[known]))
+    return dict(zip(shapes, steps.tolist(), strict=True))
 
-    def step(self, shape: Shape) -> float:
-        """How dear, in steps: a request with accelerators for each of them, another one against the same request
-        without selectors. What only a slice serves, or nothing, comes first."""
-        own, accelerators = self._price(shape), _accelerators(shape)
-        other = accelerators or self._price(Shape(shape.resources))
-        if not (0 < own < np.inf and 0 < other < np.inf):
-            return float(np.inf) if own else 0.0
-        return float(np.rint(_STEPS_PER_DOUBLING * np.log2(own / other)))
 
-    def _price(self, shape: Shape) -> float:
-        """Of one request, by its share of the cheapest node."""
-        if shape not in self._known:
-            copies = self._rooms.copies(shape)
-            fitting = np.flatnonzero(copies)
-            self._known[shape] = float((self._prices[fitting] / copies[fitting]).min(initial=np.inf))
-        return self._known[shape]
+def _prices(shapes: Sequence[Shape], offers: Sequence[Offer]) -> Floats:
+    """Of one request, by its share of the cheapest node; infinite where there is none."""
+    copies = Rooms(Slot("", "", offer.resources, {}, offer.labels) for offer in offers).table(shapes)
+    usual = np.array([_usual_price(offer) for offer in offers], np.float64)
+    each: Floats = np.where(copies > 0, usual / np.maximum(copies, 1), np.inf).min(axis=1, initial=np.inf)
+    return each
 
 
 def _usual_price(offer: Offer) -> float:

@@ -73,6 +73,25 @@ class Rooms:
             found = np.maximum(least, 0.0, out=least).astype(np.int64)
         return found * self._allowed(shape.selectors, first) if shape.selectors else found
 
+    def table(self, shapes: Sequence[Shape]) -> Ints:
+        """`copies` of many shapes at once, one in each row: for few slots, where the calls cost more than the work."""
+        n = len(self.slots)
+        least = np.full((len(shapes), n), float(ANY_NUMBER))
+        asked: dict[str, list[tuple[int, float]]] = {}
+        tied: dict[tuple[Selector, ...], list[int]] = {}
+        for row, shape in enumerate(shapes):
+            tied.setdefault(shape.selectors, []).append(row)
+            for key, amount in shape.resources:
+                asked.setdefault(key, []).append((row, amount))
+        for key, pairs in asked.items():
+            rows, amounts = [row for row, _ in pairs], np.array([amount for _, amount in pairs])
+            least[rows] = np.minimum(least[rows], (self.column(key)[:n] + EPSILON) / amounts[:, None])
+        found: Ints = np.maximum(least, 0.0).astype(np.int64)
+        for selectors, rows in tied.items():
+            if selectors:
+                found[rows] *= self._allowed(selectors, 0)
+        return found
+
     def fits_at(self, index: int, shape: Shape) -> bool:
         """The same question for one slot; cheaper there than a look at all."""
         for key, amount in shape.resources:

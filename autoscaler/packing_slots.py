@@ -101,9 +101,8 @@ def hosts_of(offer: Offer, view: View, slice_name: str = "") -> list[tuple[Resou
 
 def _asked(demand: Demand) -> set[tuple[tuple[str, float], ...]]:
     """What is asked for, without selectors: bundles alone, since a gang asks for more than any of them."""
-    return {bundle.resources for gang in demand.gangs for bundle in gang.bundles} | {
-        need.shape.resources for need in demand.needs
-    }
+    bundles = {id(bundle): bundle for gang in demand.gangs for bundle in gang.bundles}  # most are the same object
+    return {shape.resources for shape in (*bundles.values(), *(need.shape for need in demand.needs))}
 
 
 def _smallest(asked: Iterable[tuple[tuple[str, float], ...]]) -> list[tuple[tuple[str, float], ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -140,6 +140,11 @@ class Stock:
     def in_region(self, region: str) -> Bools:
         found: Bools = self.region_codes == self.regions.index(region)
         return found
+
+    def look_up(self, shapes: Iterable[Shape]) -> None:
+        """What `copies` will be asked for, all at once."""
+        new = [shape for shape in dict.fromkeys(shapes) if shape not in self._copies]
+        self._copies.update(zip(new, self.rooms.table(new), strict=True))
 
     def copies(self, shape: Shape) -> Ints:
         """How many of a shape each single host takes."""

@@ -43,11 +43,13 @@ class Buy:
             return Packed((), frozenset())
         demand = replace(view.demand, needs=tuple(dearest_first(view.demand.needs, view.offers)))
         slots = slots_of(view, draft.gone, demand)
+        stock = Stock.of(view, self.effective_price)
+        stock.look_up(need.shape for need in demand.needs)
         basket = Errand(
             demand=demand,
             slots=slots,
             everything=slots_of(view, draft.gone) if view.demand.constraints else slots,
-            stock=Stock.of(view, self.effective_price),
+            stock=stock,
             purses=(*limits_as_caps(view, with_rate=False), *(Purse.of(cap, view) for cap in self.caps)),
             max_share=self.max_market_share,
         ).run()
