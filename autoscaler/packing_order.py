@@ -36,7 +36,7 @@ def _steps(shapes: Sequence[Shape], offers: Sequence[Offer]) -> dict[Shape, floa
     plain = [Shape(shape.resources) for shape in shapes]
     own, alone = np.split(_prices([*shapes, *plain], offers), 2)
     accelerators = np.array([_accelerators(shape) for shape in shapes])
-    ratio = own / np.where(accelerators > 0, accelerators, np.where(alone > 0, alone, 1.0))
+    ratio = own / np.where(accelerators > 0, accelerators, np.where((alone > 0) & np.isfinite(alone), alone, 1.0))
     known = np.isfinite(ratio) & (ratio > 0)
     steps = np.full(len(shapes), np.inf)
     steps[known] = np.rint(_STEPS_PER_DOUBLING * np.log2(ratio[known]))
