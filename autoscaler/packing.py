@@ -24,7 +24,7 @@ from tradewind.autoscaler.packing_slots import new_slots, slots_of
 from tradewind.autoscaler.ray_snapshot import Gang
 from tradewind.autoscaler.shape import Shape
 
-__all__ = ["Buyer", "NoBuyer", "Packing", "Slot", "new_slots", "slots_of", "together"]
+__all__ = ["Buyer", "NoBuyer", "Packing", "Slot", "covered", "new_slots", "slots_of", "together"]
 
 
 @dataclass(slots=True)
@@ -53,9 +53,9 @@ class Packing:
     @property
     def used(self) -> frozenset[str]:
         """The names of slots on which something lies."""
-        by_demand = {self.rooms.slots[index].name for lay in self.lays for index in lay.slots.tolist()}
+        by_demand = {self.rooms.slots[index].name for index in covered(self.lays)}
         all_slots = [*(self.everything or ()), *self.bought] if self.held else []
-        return frozenset(by_demand | {all_slots[index].name for lay in self.held for index in lay.slots.tolist()})
+        return frozenset(by_demand | {all_slots[index].name for index in covered(self.held)})
 
     def on_bought(self) -> Iterator[Lay]:
         """What lies on bought slots, counted from the first of them; constraints last."""
@@ -121,6 +121,12 @@ class Packing:
         self.rooms.append(inner.bought)
         self.unplaced.extend(inner.unplaced)
         self.held = inner.lays
+
+
+def covered(lays: Sequence[Lay]) -> list[int]:
+    """Slots on which something lies."""
+    found: list[int] = np.unique(np.concatenate([lay.slots for lay in lays])).tolist() if lays else []
+    return found
 
 
 def _by_shape(needs: Iterable[Need]) -> dict[Shape, list[Need]]:

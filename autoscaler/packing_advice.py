@@ -57,7 +57,7 @@ def advise(packing: Packing, stock: Stock) -> list[int]:
     owner = [stock.index_of(slot) for slot in packing.bought]
     if len(owner) > _MOST_NODES or None in owner or packing.held:
         return []
-    loads = Loads.of(packing)
+    loads = Loads.of(list(packing.on_bought()), len(packing.bought))
     if len(loads.shapes) * len(stock.offers) > _MOST_PAIRS or not all(shape.resources for shape in loads.shapes):
         return []
     program = _program(loads, np.array(owner), stock)

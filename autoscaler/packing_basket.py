@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tradewind.autoscaler.demand import Demand, Need
-from tradewind.autoscaler.packing import Packing, Slot
+from tradewind.autoscaler.packing import Packing, Slot, covered
 from tradewind.autoscaler.packing_advice import advise
 from tradewind.autoscaler.packing_shop import NEAR, Held, Shop
 from tradewind.autoscaler.packing_stock import Purse, Stock
@@ -25,9 +25,9 @@ class Basket:
 
     def __init__(self, packing: Packing, shop: Shop) -> None:
         self.packing, self.shop, self.stock = packing, shop, shop.stock
-        bought = packing.bought
-        names = {bought[index].name for lay in packing.on_bought() for index in lay.slots.tolist()}
-        self.slots = [slot for slot in bought if slot.name in names]  # with the other hosts of a slice
+        self.bought, self.lays = packing.bought, list(packing.on_bought())
+        names = {self.bought[index].name for index in covered(self.lays)}
+        self.slots = [slot for slot in self.bought if slot.name in names]  # with the other hosts of a slice
         self.price = sum(self.stock.price_of(slot) for slot in {slot.name: slot for slot in self.slots}.values())
         unplaced = packing.unplaced
         self.num_unserved = sum(left.count if isinstance(left, Need) else len(left.bundles) for left in unplaced)
@@ -50,17 +50,6 @@ class Basket:
             if len({bought[slot].labels.get(LABEL_ZONE) for slot in slots}) > 1
         }
         return self.price + (NEAR - 1) * sum(self.stock.price_of(bought[index]) for index in scattered)
-
-    def uses(self) -> dict[str, list[str]]:
-        """What lies on each bought slot, in words, by its name."""
-        counts: dict[str, dict[str, int]] = {}
-        bought = self.packing.bought
-        for lay in self.packing.on_bought():
-            shape, sources = str(lay.shape), [*lay.sources] * (len(lay.slots) // len(lay.sources))
-            for index, number, source in zip(lay.slots.tolist(), lay.copies.tolist(), sources, strict=True):
-                mine, what = counts.setdefault(bought[index].name, {}), f"{shape} ({source})"
-                mine[what] = mine.get(what, 0) + number
-        return {name: [f"{number} x {what}" for what, number in mine.items()] for name, mine in counts.items()}
 
 
 @dataclass(frozen=True, slots=True)

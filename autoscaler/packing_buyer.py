@@ -23,6 +23,13 @@ class Asker:
     may_pass_share: bool = False  # of one market
     zone: str = ""  # where it would rather be, see `near_zone`
 
+    def nodes_for(self, count: int, served: int) -> int:
+        """How many nodes that serve so many requests each to buy for `count` of them. Those that must lie apart need
+        a node each; when all of a gang lacks one, the others that may share them are bought for at once."""
+        if not self.alone:
+            return max(1, count // served)
+        return count * max(1, self.sharers // served) if count == self.size else count
+
 
 class Buyer(Protocol):
     """Where more room comes from."""

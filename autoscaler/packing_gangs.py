@@ -6,6 +6,7 @@ bought later stands later, so the choice is the same again at the next tick (see
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -343,10 +344,10 @@ class GangPlaces:
                 self._slices.setdefault(slot.name, []).append(index)
 
     def _count_regions(self, slots: Sequence[Slot], step: int) -> None:
-        for slot in slots:
-            region = slot.labels.get(LABEL_REGION, ANYWHERE)
-            for key in {region, ANYWHERE}:
-                self._grown[key] = self._grown.get(key, 0) + step
+        counts = Counter(slot.labels.get(LABEL_REGION, ANYWHERE) for slot in slots)
+        counts[ANYWHERE] = len(slots)
+        for region, count in counts.items():
+            self._grown[region] = self._grown.get(region, 0) + step * count
 
 
 def _rows(place: PlaceRows, copies: Ints, size: int, most: int) -> Ints:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
@@ -80,14 +81,23 @@ def sharing(copies: Ints, rows: Rows, most: int) -> None:
 
 
 def apart(copies: Ints, rows: Rows, most: int) -> None:
-    """More gangs, up to `most`, whose bundles lie on different nodes. Takes from `copies`."""
-    size, open_slots = rows.size, np.flatnonzero(copies)
-    while rows.count < most and len(open_slots) >= size:
-        first = open_slots[:size]
-        times = min(int(copies[first].min()), most - rows.count)
-        copies[first] -= times
-        rows.add(np.tile(first, (times, 1)))
-        open_slots = np.concatenate([first[copies[first] > 0], open_slots[size:]])
+    """More gangs, up to `most`, whose bundles lie on different nodes. Takes from `copies`. By plain lists: the steps
+    are many and short."""
+    open_slots = np.flatnonzero(copies)
+    coming = zip(open_slots.tolist(), copies[open_slots].tolist(), strict=True)
+    found, repeats, count = list[list[int]](), list[int](), rows.count
+    row = list(islice(coming, rows.size))
+    while count < most and len(row) == rows.size:
+        times = min(most - count, *(left for _, left in row))
+        found.append([slot for slot, _ in row])
+        repeats.append(times)
+        count += times
+        row = [(slot, left - times) for slot, left in row if left > times]
+        row += islice(coming, rows.size - len(row))
+    if found:
+        part = np.repeat(np.array(found, np.int64), repeats, axis=0)
+        np.subtract.at(copies, part.ravel(), 1)
+        rows.add(part)
 
 
 def put_rows(rooms: Rooms, shape: Shape, slots: Ints) -> None:

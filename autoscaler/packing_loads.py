@@ -1,13 +1,13 @@
-"""What lies on the nodes that were bought, by shape. Pure."""
+"""What lies on the nodes that were bought, by shape, and which offers could stand in for them. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from tradewind.autoscaler.packing import Packing
-from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Bools, Ints
+from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Bools, Floats, Ints, Lay, Slot
 from tradewind.autoscaler.packing_stock import Stock
 from tradewind.autoscaler.shape import EPSILON, Shape
 
@@ -22,42 +22,93 @@ class Loads:
     most: Ints  # of each shape on one node
 
     @classmethod
-    def of(cls, packing: Packing) -> Loads:
-        lays = list(packing.on_bought())
+    def of(cls, lays: Sequence[Lay], num_slots: int) -> Loads:
         index: dict[tuple[Shape, bool], int] = {}
         columns = [index.setdefault((lay.bound or lay.shape, lay.num_apart > 0), len(index)) for lay in lays]
         most = np.array([0 if alone else ANY_NUMBER for _, alone in index], np.int64)
-        copies: Ints = np.zeros((len(packing.bought), len(index)), np.int64)
+        copies: Ints = np.zeros((num_slots, len(index)), np.int64)
         for lay, column in zip(lays, columns, strict=True):
-            np.add.at(copies[:, column], lay.slots, lay.copies)
+            copies[:, column] += np.bincount(lay.slots, lay.copies, num_slots).astype(np.int64)
             most[column] += lay.num_apart
         return cls([shape for shape, _ in index], copies, most)
+
+    def at(self, slots: Sequence[int]) -> Loads:
+        return Loads(self.shapes, self.copies[slots], self.most)
+
+
+Use = list[tuple[str, str, int]]  # (shape in words, who asks, how many)
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """Who lies on each bought node. Equal keys are equal uses: words for one serve for all nodes that have it."""
+
+    keys: list[tuple[int, bytes]]  # of each node on which something lies: its (first) slot, its use
+    names: list[tuple[str, str]]  # of columns: shape in words, who asks
+
+    @classmethod
+    def of(cls, lays: Sequence[Lay], bought: Sequence[Slot]) -> Uses:
+        columns: dict[tuple[str, str], int] = {}
+        parts = [np.zeros((0, 3), np.int64)]
+        for lay in lays:
+            shape = str(lay.shape)
+            mine = [columns.setdefault((shape, source), len(columns)) for source in lay.sources]
+            column = np.broadcast_to(np.array(mine, np.int64), len(lay.slots))
+            parts.append(np.stack([lay.slots, column, lay.copies], axis=1))
+        slot, column, copies = np.concatenate(parts).T
+        pairs, where = np.unique(_owners(bought)[slot] * max(1, len(columns)) + column, return_inverse=True)
+        owner, column = np.divmod(pairs, max(1, len(columns)))
+        counts = np.bincount(where, copies, len(pairs)).astype(np.int64)
+        first = np.flatnonzero(np.diff(owner, prepend=-1))
+        table = np.stack([column, counts], axis=1).tobytes()
+        ends = (16 * np.append(first, len(pairs))).tolist()  # in bytes: two numbers of eight in each row
+        keys = [(slot, table[a:b]) for slot, a, b in zip(owner[first].tolist(), ends, ends[1:], strict=False)]
+        return cls(keys, list(columns))
+
+    def read(self, key: bytes) -> Use:
+        rows = np.frombuffer(key, np.int64).reshape(-1, 2).tolist()
+        return [(*self.names[column], count) for column, count in rows]
+
+
+def _owners(bought: Sequence[Slot]) -> Ints:
+    """Of each slot, the first one of the same name: hosts of a slice are one purchase."""
+    first: dict[str, int] = {}
+    return np.array([first.setdefault(slot.name, index) for index, slot in enumerate(bought)], np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """Which offers could stand in for a node, for all loads at once."""
 
-    kinds: dict[bytes, int]  # a load -> its row below
-    loads: Ints  # distinct loads x shapes
-    whole: Bools  # distinct loads x offers: holds all of it
-    fits: Ints  # shapes x offers: copies on one node
+    row_of: list[int]  # of each slot: its load among the distinct ones below
+    served: Ints  # distinct loads x offers: requests of the load that one node takes; 0: none
+    ranks: Ints  # distinct loads x offers: indices in the stock, the best first
+    num_usable: list[int]  # of each row: how many of them serve anything
 
     @classmethod
     def of(cls, loads: Loads, stock: Stock) -> Options:
         kinds: dict[bytes, int] = {}
-        rows: list[int] = []
-        for index, load in enumerate(loads.copies):
-            key = load.tobytes()
-            if key not in kinds:
-                kinds[key] = len(rows)
-                rows.append(index)
-        distinct = loads.copies[rows]
-        fits = np.array([stock.copies(shape) for shape in loads.shapes]).reshape(len(loads.shapes), len(stock.offers))
-        return cls(kinds, distinct, _whole(loads.shapes, distinct, fits, stock), fits)
+        row_of = [kinds.setdefault(load.tobytes(), len(kinds)) for load in loads.copies]
+        distinct = np.frombuffer(b"".join(kinds), np.int64).reshape(len(kinds), len(loads.shapes))
+        served, whole = _served(loads.shapes, distinct, stock)
+        return cls(row_of, served, _ranks(stock.prices, served, whole), np.count_nonzero(served, axis=1).tolist())
 
-    def for_load(self, load: Ints) -> int:
-        return self.kinds[load.tobytes()]
+    def best_of(self, row: int, but: int) -> list[int]:
+        """Indices in the stock, without one."""
+        found: list[int] = self.ranks[row, : self.num_usable[row]].tolist()
+        return [index for index in found if index != but]
+
+
+def _served(shapes: list[Shape], loads: Ints, stock: Stock) -> tuple[Ints, Bools]:
+    """(how many requests of a load one node takes, whether that is all of it). Of a load that it cannot hold as a
+    whole, a node takes what comes first in it."""
+    num_offers = len(stock.offers)
+    fits = np.array([stock.copies(shape) for shape in shapes], np.int64).reshape(len(shapes), num_offers)
+    number = loads.sum(axis=1)
+    first = (loads > 0).argmax(axis=1) if len(shapes) else np.zeros(len(loads), np.int64)
+    part = np.minimum(fits[first], number[:, None]) if len(shapes) else np.zeros((len(loads), num_offers), np.int64)
+    whole = _whole(shapes, loads, fits, stock)
+    return np.where(whole, number[:, None], part), whole
 
 
 def _whole(shapes: list[Shape], loads: Ints, fits: Ints, stock: Stock) -> Bools:
@@ -69,3 +120,11 @@ def _whole(shapes: list[Shape], loads: Ints, fits: Ints, stock: Stock) -> Bools:
         rows = np.flatnonzero(loads[:, shape])
         found[rows] &= copies >= loads[rows, shape, None]
     return found
+
+
+def _ranks(prices: Floats, served: Ints, whole: Bools) -> Ints:
+    """First those that hold the whole load, by price; then those that serve a part of it; then the others."""
+    each = np.where(served > 0, prices / np.maximum(served, 1), np.inf)
+    beyond = 1.0 + 2.0 * np.max(each, initial=0.0, where=np.isfinite(each))
+    ranks: Ints = np.argsort(np.where(whole, each, each + beyond), axis=1, kind="stable")
+    return ranks

@@ -1,79 +1,118 @@
-"""Baskets in words: why a node is bought and what it beat, why something is asked for and nothing is bought. Pure."""
+"""Baskets in words: why a node is bought, for whom, what it beat and what was left out. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from operator import itemgetter
 
-import numpy as np
-
-from tradewind.autoscaler.actions import Hold, Launch
-from tradewind.autoscaler.demand import Demand, Need
+from tradewind.autoscaler.actions import Launch
+from tradewind.autoscaler.demand import Demand
 from tradewind.autoscaler.packing_basket import Basket
-from tradewind.autoscaler.packing_buyer import Asker
-from tradewind.autoscaler.packing_loads import Loads, Options
+from tradewind.autoscaler.packing_loads import Loads, Options, Use, Uses
 from tradewind.autoscaler.packing_rooms import Slot
-from tradewind.autoscaler.packing_rules import gang_source, names_a_place, pieces_of
+from tradewind.autoscaler.packing_rules import gang_source, job_of
 from tradewind.autoscaler.packing_slots import hosts_of
-from tradewind.autoscaler.packing_stock import Purse, Stock, is_open, jobs_in
-from tradewind.autoscaler.ray_snapshot import Gang
-from tradewind.autoscaler.shape import Shape, format_amount
-from tradewind.autoscaler.view import Limits, View
+from tradewind.autoscaler.packing_stock import Stock, why_closed
+from tradewind.autoscaler.shape import Shape
+from tradewind.autoscaler.view import View
 from tradewind.model import Offer
 from tradewind.units import format_usd
 
 _SHOWN = 4  # alternatives on record; fallbacks are all of them
+_RULED_OUT = 6
+_NAMED = 8  # of those that share a node
 _Others = tuple[tuple[str, ...], tuple[Offer, ...]]  # what a purchase beat: in words, as offers
 
 
-def launches_of(basket: Basket, demand: Demand) -> list[Launch]:
-    """One for each node or slice. Nodes of one offer with the same load share their alternatives."""
-    uses, loads, stock = basket.uses(), Loads.of(basket.packing), basket.stock
-    options = Options.of(loads, stock)
-    others: dict[tuple[int, int], _Others] = {}
-    prices: dict[int, str] = {}
-    found: dict[str, Launch] = {}
-    jobs = {gang_source(gang): gang.job_id for gang in demand.gangs}
-    for slot, load in zip(basket.packing.bought, loads.copies, strict=True):
-        if slot.name not in uses or slot.name in found:
-            continue
-        assert slot.offer is not None
-        key = (options.for_load(load), id(slot.offer))
-        if key not in others:
-            others[key] = _others(slot, key[0], options, stock)
-        if key[1] not in prices:
-            prices[key[1]] = _price_text(slot, stock)
-        reason = f"cheapest for {'; '.join(uses[slot.name])}: {prices[key[1]]}"
-        sources = [use.rpartition("(")[2].removesuffix(")") for use in uses[slot.name]]
-        named = dict.fromkeys(job_id for source in sources for job_id in jobs_in(source, jobs))
-        found[slot.name] = Launch(slot.offer, reason, *others[key], tuple(named))
-    return list(found.values())
+def launches_of(basket: Basket, view: View) -> list[Launch]:
+    """One for each node or slice. Nodes of one offer with the same use share their words, and so the action."""
+    uses, slots = Uses.of(basket.lays, basket.bought), basket.bought
+    kinds: dict[tuple[bytes, int], list[int]] = {}  # slots of one offer with the same use
+    for index, key in uses.keys:
+        kinds.setdefault((key, id(slots[index].offer)), []).append(index)
+    loads = Loads.of(basket.lays, len(slots)).at([indices[0] for indices in kinds.values()])
+    words, ruled_out = _Words(basket, jobs_by_source(view.demand)), _RuledOut(basket, view)
+    options = Options.of(loads, basket.stock)
+    found: list[tuple[int, Launch]] = []
+    for row, ((key, _), indices) in enumerate(kinds.items()):
+        launch = _launch(slots[indices[0]], uses.read(key), options.row_of[row], options, words, ruled_out)
+        found += [(index, launch) for index in indices]
+    return [launch for _, launch in sorted(found, key=itemgetter(0))]
 
 
-def _price_text(slot: Slot, stock: Stock) -> str:
+def _launch(slot: Slot, use: Use, row: int, options: Options, words: _Words, ruled_out: _RuledOut) -> Launch:
     assert slot.offer is not None
-    if stock.describe is not None:
-        return stock.describe(slot.offer)
-    listed, effective = slot.offer.price_uusd_per_h or 0, round(stock.price_of(slot))
-    more = f" ({format_usd(effective)}/h with all that comes with it)" if effective != listed else ""
-    return f"{format_usd(listed)}/h{more}"
+    reason = f"cheapest for {words.of_use(use)}: {words.of_price(slot)}"
+    beaten, fallbacks = words.of_others(slot, row, options)
+    others = ruled_out.beside(slot.offer, frozenset(shape for shape, _, _ in use))
+    return Launch(slot.offer, reason, beaten, fallbacks, words.of_jobs(use), others)
 
 
-def _others(slot: Slot, row: int, options: Options, stock: Stock) -> _Others:
-    """First those that would hold the whole load, by price; then those that serve a part of it."""
-    own = stock.index_of(slot)
-    if own is None:
-        alike = [offer for offer, _ in stock.slices if offer is not slot.offer and _same_hosts(offer, slot)]
-        return tuple(f"{offer.market} at {_price(offer)}" for offer in alike[:_SHOWN]), tuple(alike)
-    load, whole = options.loads[row], options.whole[row]
-    number = int(load.sum())
-    served = np.minimum(options.fits[int(np.flatnonzero(load)[0])], number)
-    served[whole] = number
-    usable = np.flatnonzero(served)
-    ranked = usable[np.lexsort((usable, stock.prices[usable] / served[usable], ~whole[usable]))].tolist()
-    ranked.remove(own)
-    offers = stock.offers
-    words = (f"{offers[index].market} at {_price(offers[index])} for {served[index]}" for index in ranked[:_SHOWN])
-    return tuple(words), tuple(offers[index] for index in ranked)
+def jobs_by_source(demand: Demand) -> dict[str, str]:
+    """Job ids by who asks, as far as they are known: Ray's queue does not say whose a task is."""
+    found = {need.source: job_of(need.source) for need in (*demand.needs, *demand.constraints)}
+    found |= {gang_source(gang): gang.job_id for gang in demand.gangs}
+    return {source: job_id for source, job_id in found.items() if job_id}
+
+
+@dataclass(slots=True)
+class _Words:
+    """Thought of once for all that are alike."""
+
+    basket: Basket
+    jobs: Mapping[str, str]
+    _others: dict[tuple[int, int], _Others] = field(default_factory=dict)
+    _prices: dict[int, str] = field(default_factory=dict)
+    _offers: dict[int, str] = field(default_factory=dict)
+
+    def of_use(self, use: Use) -> str:
+        parts = [f"{number} x {shape} ({source})" for shape, source, number in use[:_NAMED]]
+        if len(use) > _NAMED:
+            parts[-1] = f"{len(use) - _NAMED + 1} more"
+        return "; ".join(parts)
+
+    def of_jobs(self, use: Use) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.jobs[source] for _, source, _ in use if source in self.jobs))
+
+    def of_price(self, slot: Slot) -> str:
+        key = id(slot.offer)
+        if key not in self._prices:
+            self._prices[key] = self._price(slot)
+        return self._prices[key]
+
+    def _price(self, slot: Slot) -> str:
+        assert slot.offer is not None
+        stock = self.basket.stock
+        if stock.describe is not None:
+            return stock.describe(slot.offer)
+        listed, effective = slot.offer.price_uusd_per_h or 0, round(stock.price_of(slot))
+        more = f" ({format_usd(effective)}/h with all that comes with it)" if effective != listed else ""
+        return f"{format_usd(listed)}/h{more}"
+
+    def of_others(self, slot: Slot, row: int, options: Options) -> _Others:
+        """First those that would hold the whole load, by price; then those that serve a part of it."""
+        key = (row, id(slot.offer))
+        if key not in self._others:
+            stock = self.basket.stock
+            own = stock.index_of(slot)
+            self._others[key] = _other_slices(slot, stock) if own is None else self._singles(row, own, options)
+        return self._others[key]
+
+    def _singles(self, row: int, own: int, options: Options) -> _Others:
+        offers, ranked = self.basket.stock.offers, options.best_of(row, own)
+        shown = tuple(f"{self._offer(index)} for {options.served[row, index]}" for index in ranked[:_SHOWN])
+        return shown, tuple([offers[index] for index in ranked])
+
+    def _offer(self, index: int) -> str:
+        if index not in self._offers:
+            self._offers[index] = _priced(self.basket.stock.offers[index])
+        return self._offers[index]
+
+
+def _other_slices(slot: Slot, stock: Stock) -> _Others:
+    alike = [offer for offer, _ in stock.slices if offer is not slot.offer and _same_hosts(offer, slot)]
+    return tuple(_priced(offer) for offer in alike[:_SHOWN]), tuple(alike)
 
 
 def _same_hosts(offer: Offer, slot: Slot) -> bool:
@@ -81,96 +120,41 @@ def _same_hosts(offer: Offer, slot: Slot) -> bool:
     return own is not None and (offer.hosts, offer.resources) == (own.hosts, own.resources)
 
 
-def _price(offer: Offer) -> str:
-    return f"{format_usd(offer.price_uusd_per_h or 0)}/h"
+def _priced(offer: Offer) -> str:
+    return f"{offer.market} at {format_usd(offer.price_uusd_per_h or 0)}/h"
 
 
-# --- what is not bought -------------------------------------------------------------------------------------------
+class _RuledOut:
+    """Offers that would serve something of a load and were not asked, the cheapest first: refused a moment ago, of a
+    cloud that does not answer, without a price, or at a cap of their own."""
+
+    def __init__(self, basket: Basket, view: View) -> None:
+        self._view, self._shapes = view, {str(lay.shape): lay.shape for lay in basket.lays}
+        closed = [(offer, why_closed(offer, view)) for offer in view.offers]
+        capped = [(offer, basket.shop.cap_of(offer)) for offer in basket.stock.offers]
+        found = [(offer, why) for offer, why in (*closed, *capped) if why]
+        self._offers = sorted(found, key=lambda row: (row[0].price_uusd_per_h or 0, row[0].market.key))
+        self._by_shape: dict[str, list[int]] = {}
+        self._known: dict[tuple[int, frozenset[str]], tuple[str, ...]] = {}
+
+    def beside(self, bought: Offer, shapes: frozenset[str]) -> tuple[str, ...]:
+        key = (id(bought), shapes)
+        if not self._offers:
+            return ()
+        if key not in self._known:
+            able = sorted({index for shape in shapes for index in self._able(shape)})
+            rows = [self._offers[index] for index in able if self._offers[index][0] is not bought]
+            self._known[key] = tuple(f"{offer.market}: {why}" for offer, why in rows[:_RULED_OUT])
+        return self._known[key]
+
+    def _able(self, text: str) -> list[int]:
+        """The first that serve it: no more are shown."""
+        if text not in self._by_shape:
+            shape = self._shapes[text]
+            fitting = (index for index, (offer, _) in enumerate(self._offers) if copies_on(offer, shape, self._view))
+            self._by_shape[text] = [index for index, _ in zip(fitting, range(_RULED_OUT + 1), strict=False)]
+        return self._by_shape[text]
 
 
-def holds_of(basket: Basket, view: View) -> list[Hold]:
-    return [
-        _need_hold(left, basket, view) if isinstance(left, Need) else _gang_hold(left, basket, view)
-        for left in basket.packing.unplaced
-    ]
-
-
-def _need_hold(need: Need, basket: Basket, view: View) -> Hold:
-    hold = _why_not(need.shape, Asker(need.source, need.count), basket, view)
-    return Hold(f"{need.count} x {need.shape} ({need.source})", hold.reason, hold.alternatives, hold.shape)
-
-
-def _gang_hold(gang: Gang, basket: Basket, view: View) -> Hold:
-    """The bundle that no offer can serve, if there is one; otherwise it is the limits that a whole gang would pass."""
-    pieces = sorted(set(pieces_of(gang)))
-    asker = Asker(gang_source(gang), len(gang.bundles), is_gang=True)
-    holds = [_why_not(piece, asker, basket, view) for piece in pieces]
-    hold = next((hold for hold in holds if hold.shape is not None), holds[0])
-    reason = hold.reason
-    if all(_can_buy(piece, asker, basket) for piece in pieces):  # each could be bought, but not all of them at once
-        apart = not names_a_place(pieces) and not _some_region_sells(pieces, basket)
-        reason = "no single region sells all of it" if apart else _all_at_once(view.settings.limits)
-    subject = f"gang {gang.gang_id[:8]} of {len(gang.bundles)}, {gang.strategy}"
-    return Hold(subject, reason, hold.alternatives, hold.shape)
-
-
-def _all_at_once(limits: Limits) -> str:
-    dollars = "any" if limits.max_uusd_per_h is None else format_usd(limits.max_uusd_per_h)
-    nodes = "any number of" if limits.max_nodes is None else limits.max_nodes
-    starts = "any number of" if limits.launches_per_minute is None else limits.launches_per_minute
-    words = f"{nodes} nodes, {dollars} per hour, {starts} launches per minute"
-    return f"all of it at once would pass a limit: {words}"
-
-
-def _some_region_sells(pieces: Sequence[Shape], basket: Basket) -> bool:
-    stock = basket.stock
-    regions = [stock.in_region(region) for region in stock.regions]
-    return any(all((stock.copies(piece) * here).any() for piece in pieces) for here in regions)
-
-
-def _can_buy(shape: Shape, asker: Asker, basket: Basket) -> bool:
-    fitting = np.flatnonzero(basket.stock.copies(shape)).tolist()
-    return any(basket.shop.allowed(basket.stock.offers[index], asker) for index in fitting)
-
-
-def _why_not(shape: Shape, asker: Asker, basket: Basket, view: View) -> Hold:
-    """Why nothing was bought for this shape. The reason stays the same from tick to tick; countdowns stand in the
-    alternatives."""
-    fitting = [offer for offer in view.offers if _copies(offer, shape, view)]
-    if not fitting:
-        return Hold(str(shape), _what_is_missing(shape, view), shape=shape)
-    blocks = [(offer, view.memory.block_of(offer, view.now_s)) for offer in fitting]
-    described = (f"{offer.market}: {block.describe(view.now_s)}" for offer, block in blocks if block is not None)
-    ruled_out = tuple(described)[:_SHOWN]
-    if not any(is_open(offer, view) for offer in fitting):
-        kinds = ", ".join(sorted({block.error for _, block in blocks if block is not None})) or "no price or no list"
-        return Hold(str(shape), f"every offer that fits is ruled out for now: {kinds}", ruled_out)
-    sold = [offer for offer in fitting if is_open(offer, view)]
-    return Hold(str(shape), _limit_reached(sold, asker, basket.shop.purses), ruled_out)
-
-
-def _limit_reached(offers: Sequence[Offer], asker: Asker, purses: Sequence[Purse]) -> str:
-    """The first cap that stands in the way of the cheapest."""
-    cheapest = min(offers, key=lambda offer: (offer.price_uusd_per_h or 0, offer.market.key))
-    for purse in purses:
-        if purse.cap.is_about(cheapest, asker.source) and purse.allows(cheapest) < 1:
-            return f"{purse.cap.name} {'is reached' if purse.nodes_left < 1 else 'leaves too little for it'}"
-    return "it fits on no node that may be bought for it"
-
-
-def _copies(offer: Offer, shape: Shape, view: View) -> int:
+def copies_on(offer: Offer, shape: Shape, view: View) -> int:
     return sum(shape.copies_in(room) for room, labels in hosts_of(offer, view) if shape.allows(labels))
-
-
-def _what_is_missing(shape: Shape, view: View) -> str:
-    if not view.offers:
-        return "there are no offers: no cloud is configured, or none answers"
-    rooms = [room for offer in view.offers for room, _ in hosts_of(offer, view)]
-    for name, amount in shape.resources:
-        largest = max(room.get(name, 0.0) for room in rooms)
-        if largest < amount:
-            most = format_amount(name, largest) if largest else "none"
-            return f"no offer has {name}: {format_amount(name, amount)} (the largest has {most})"
-    if any(shape.copies_in(room) for room in rooms):
-        return "no offer that is large enough has the labels asked for"
-    return "no single offer has all of it at once"

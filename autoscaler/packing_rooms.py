@@ -66,10 +66,31 @@ class Rooms:
         if not shape.resources:
             found = np.full(n - first, ANY_NUMBER, dtype=np.int64)
         else:
-            parts = [(self.column(key)[first:n] + EPSILON) / amount for key, amount in shape.resources]
-            least = parts[0] if len(parts) == 1 else np.minimum.reduce(parts)
-            found = np.maximum(least, 0.0).astype(np.int64)
+            least = np.full(n - first, np.inf)
+            for key, amount in shape.resources:
+                part = self.column(key)[first:n] + EPSILON
+                np.minimum(least, np.divide(part, amount, out=part), out=least)
+            found = np.maximum(least, 0.0, out=least).astype(np.int64)
         return found * self._allowed(shape.selectors, first) if shape.selectors else found
+
+    def table(self, shapes: Sequence[Shape]) -> Ints:
+        """`copies` of many shapes at once, one in each row: for few slots, where the calls cost more than the work."""
+        n = len(self.slots)
+        least = np.full((len(shapes), n), float(ANY_NUMBER))
+        asked: dict[str, list[tuple[int, float]]] = {}
+        tied: dict[tuple[Selector, ...], list[int]] = {}
+        for row, shape in enumerate(shapes):
+            tied.setdefault(shape.selectors, []).append(row)
+            for key, amount in shape.resources:
+                asked.setdefault(key, []).append((row, amount))
+        for key, pairs in asked.items():
+            rows, amounts = [row for row, _ in pairs], np.array([amount for _, amount in pairs])
+            least[rows] = np.minimum(least[rows], (self.column(key)[:n] + EPSILON) / amounts[:, None])
+        found: Ints = np.maximum(least, 0.0).astype(np.int64)
+        for selectors, rows in tied.items():
+            if selectors:
+                found[rows] *= self._allowed(selectors, 0)
+        return found
 
     def fits_at(self, index: int, shape: Shape) -> bool:
         """The same question for one slot; cheaper there than a look at all."""
@@ -85,22 +106,22 @@ class Rooms:
     def append(self, slots: Sequence[Slot]) -> None:
         before = len(self.slots)
         self.slots.extend(slots)
+        amounts = self._distinct(slots)
         for key, column in self._columns.items():
             if len(self.slots) > len(column):
                 column = self._columns[key] = _grown(column, len(self.slots))
-            column[before : len(self.slots)] = self._alike(slots, key)
+            found = [each.get(key, 0.0) for each in amounts]
+            column[before : len(self.slots)] = found[0] if len(found) == 1 else found
 
     def truncate(self, length: int) -> None:
         del self.slots[length:]
         for codes in self._labels.values():
             codes.known = min(codes.known, length)
 
-    def _alike(self, slots: Sequence[Slot], key: str) -> float | list[float]:
-        """Slots of one purchase share their amounts."""
-        shared = self._amounts(slots[0]) if slots else {}
-        if all(self._amounts(slot) is shared for slot in slots):
-            return shared.get(key, 0.0)
-        return [self._amounts(slot).get(key, 0.0) for slot in slots]
+    def _distinct(self, slots: Sequence[Slot]) -> list[Resources]:
+        """The amounts of each; one for all where they are those of one purchase, which share them."""
+        amounts = [self._amounts(slot) for slot in slots]
+        return amounts[:1] if amounts and all(each is amounts[0] for each in amounts) else amounts
 
     def _amounts(self, slot: Slot) -> Resources:
         return slot.total if self._whole else slot.free
@@ -121,7 +142,10 @@ class Rooms:
     def _allowed(self, selectors: tuple[Selector, ...], first: int) -> Bools:
         found = np.zeros(len(self.slots) - first, np.bool_)
         for selector in selectors:
-            found |= np.logical_and.reduce([self._holds(rule, first) for rule in selector])
+            holds = np.ones(len(found), np.bool_)
+            for rule in selector:
+                holds &= self._holds(rule, first)
+            found |= holds
         return found
 
     def _holds(self, rule: LabelRule, first: int) -> Bools:
@@ -145,8 +169,8 @@ class _Codes:
             self.codes = _grown(self.codes, len(slots))
         if self.known < len(slots):
             new = [slot.labels.get(self.key) for slot in slots[self.known :]]
-            for value in set(new) - self.values.keys():
-                self.values[value] = len(self.values)
+            for value in dict.fromkeys(new):
+                self.values.setdefault(value, len(self.values))
             self.codes[self.known : len(slots)] = [self.values[value] for value in new]
             self.known = len(slots)
         return self
@@ -154,9 +178,9 @@ class _Codes:
 
 def first_fit(copies: Ints, count: int) -> Ints:
     """How many go where, filling from the front."""
-    before = np.cumsum(copies) - copies
-    taken: Ints = np.clip(count - before, 0, copies)
-    return taken
+    left: Ints = count + copies - np.cumsum(copies)
+    np.minimum(np.maximum(left, 0, out=left), copies, out=left)
+    return left
 
 
 def _grown(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:

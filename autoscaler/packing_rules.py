@@ -15,6 +15,11 @@ def gang_source(gang: Gang) -> str:
     return f"gang {gang.gang_id[:8]}"
 
 
+def job_of(source: str) -> str:
+    """The job id in the name of who asks: "job NAME", "job NAME, whose node is taken away"."""
+    return source.removeprefix("job ").split(",")[0] if source.startswith("job ") else ""
+
+
 def together(bundles: Iterable[Shape]) -> Shape:
     """One shape that asks for everything at once. Selectors of several bundles must all hold: every combination."""
     bundles = list(bundles)

@@ -21,6 +21,7 @@ from tradewind.model import Offer
 NEAR = 1.05
 _PROPOSED = Asker("", 0)
 Held = Mapping[str, Mapping[str, int]]  # source -> market -> requests that lie there
+_NEW = "new:"  # names of slots that are about to be bought
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,7 @@ class Shop:
         self.stock, self.purses, self._max_share = stock, [replace(purse) for purse in purses], max_share
         self.regions = stock.regions
         self.counts_askers = max_share is not None or any(purse.cap.sources is not None for purse in purses)
-        self._purchases: dict[str, Purchase] = {}  # by name of the slot
-        self._named = 0
+        self._purchases: list[Purchase] = []  # by the number in the name of the slot
         rows = [(source, market, number) for source, mine in (held or {}).items() for market, number in mine.items()]
         self._shares = {(source, market): number for source, market, number in rows}  # requests
         self._held = {source: sum(mine.values()) for source, mine in (held or {}).items()}
@@ -61,7 +61,7 @@ class Shop:
         fitting = np.flatnonzero(served)
         each = self.stock.prices[fitting] / served[fitting]
         for index in self._ranked(fitting, each, asker):
-            number = max(1, count if asker.alone else count // int(served[index]))
+            number = asker.nodes_for(count, int(served[index]))
             if slots := self._buy_some(index, number, int(served[index]), asker):
                 return slots
         if self._max_share is not None and not asker.may_pass_share:
@@ -77,14 +77,13 @@ class Shop:
 
     def undo(self, slots: Sequence[Slot]) -> None:
         for name in dict.fromkeys(slot.name for slot in slots):
-            self._count(self._purchases.pop(name), -1)
+            self._count(self._purchases[int(name.removeprefix(_NEW))], -1)
 
     def by_price(self, regions: Sequence[str], pieces: Sequence[Shape]) -> Sequence[str]:
         key = tuple(pieces)
         if key not in self._regions_by_price:
-            self._regions_by_price[key] = sorted(
-                self.regions, key=lambda region: (self._price_in(region, pieces), region)
-            )
+            ranked = np.argsort(self._price_by_region(pieces), kind="stable")
+            self._regions_by_price[key] = [self.regions[index] for index in ranked.tolist()]
         return [region for region in self._regions_by_price[key] if region in regions]
 
     def near_zone(self, pieces: Sequence[Shape]) -> str:
@@ -108,6 +107,11 @@ class Shop:
         """How many nodes of an offer the caps leave."""
         mine = (purse for purse in self.purses if purse.cap.is_about(offer, asker.source))
         return min((purse.allows(offer) for purse in mine), default=ANY_NUMBER)
+
+    def cap_of(self, offer: Offer) -> str:
+        """The cap on some offers that leaves nothing of this one, in words. Those on all offers are told elsewhere."""
+        mine = (purse for purse in self.purses if purse.cap.offers is not None and purse.cap.offers(offer))
+        return next((f"{purse.cap.name} is reached" for purse in mine if purse.allows(offer) < 1), "")
 
     def _within_share(self, offer: Offer, each: int, asker: Asker) -> int:
         """How many nodes with `each` requests on every one keep the market's share of this need or gang."""
@@ -162,23 +166,23 @@ class Shop:
         return self._zones[best] if len(total) and total[best] < np.inf else ""
 
     def _take(self, hosts: Sequence[Slot], number: int, purchase: Purchase) -> list[Slot]:
-        found = []
-        for _ in range(number):
-            name, self._named = f"new:{self._named}", self._named + 1
-            self._purchases[name] = purchase
-            found += [Slot(name, "", host.free, host.total, host.labels, host.offer) for host in hosts]
+        first = len(self._purchases)
+        self._purchases += [purchase] * number
         self._count(purchase, number)
-        return found
+        names = [f"{_NEW}{first + index}" for index in range(number)]
+        return [Slot(name, "", host.free, host.total, host.labels, host.offer) for name in names for host in hosts]
 
-    def _price_in(self, region: str, pieces: Sequence[Shape]) -> float:
-        """Of all pieces, each by its share of the cheapest node there."""
-        total = 0.0
-        for piece in dict.fromkeys(pieces):
-            count = pieces.count(piece)
-            copies: Ints = np.minimum(self.stock.copies(piece), count) * self.stock.in_region(region)
-            each = np.divide(self.stock.prices, copies, out=np.full(len(copies), np.inf), where=copies > 0)
-            cheapest = float(each.min(initial=np.inf))
-            total += count * (cheapest if cheapest < np.inf else self._slice_price_in(region, piece, count))
+    def _price_by_region(self, pieces: Sequence[Shape]) -> Floats:
+        """Of all pieces, each by its share of the cheapest node in each region."""
+        total = np.zeros(len(self.regions))
+        for piece, count in Counter(pieces).items():
+            copies = np.minimum(self.stock.copies(piece), count)
+            fitting = np.flatnonzero(copies)
+            cheapest = np.full(len(self.regions), np.inf)
+            np.minimum.at(cheapest, self.stock.region_codes[fitting], self.stock.prices[fitting] / copies[fitting])
+            for index in np.flatnonzero(np.isinf(cheapest)).tolist() if self.stock.slices else ():
+                cheapest[index] = self._slice_price_in(self.regions[index], piece, count)
+            total += count * cheapest
         return total
 
     def _slice_price_in(self, region: str, piece: Shape, count: int) -> float:

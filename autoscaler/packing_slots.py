@@ -23,10 +23,15 @@ def slots_of(view: View, gone: frozenset[str] = frozenset(), demand: Demand | No
     With a demand, nodes on which nothing of it fits are left out: in a large cluster most are full."""
     hosts, useful = _Hosts(view), _Useful.of(demand)
     found = [slot for slot in _foreign_slots(view) if useful.at(slot.free, slot.ray_node_id)]
+    key, amount, placed = useful.key, useful.amount, useful.placed
     for node in view.nodes:
-        offer, ray = node.requested.offer, node.ray
-        if ray is not None and offer.hosts == 1 and not useful.at(ray.available, ray.ray_node_id):
-            continue  # the first question, since it rules out the most
+        ray = node.ray
+        offer = node.requested.offer
+        if ray is not None and offer.hosts == 1:
+            # The first question, since it rules out the most; its quick half stands here, as the whole fleet is asked.
+            too_little = key and ray.available.get(key, 0.0) < amount and ray.ray_node_id not in placed
+            if too_little or not useful.at(ray.available, ray.ray_node_id):
+                continue
         if node.is_leaving or node.launch_id in gone:
             continue
         if offer.hosts > 1:
@@ -96,9 +101,8 @@ def hosts_of(offer: Offer, view: View, slice_name: str = "") -> list[tuple[Resou
 
 def _asked(demand: Demand) -> set[tuple[tuple[str, float], ...]]:
     """What is asked for, without selectors: bundles alone, since a gang asks for more than any of them."""
-    return {bundle.resources for gang in demand.gangs for bundle in gang.bundles} | {
-        need.shape.resources for need in demand.needs
-    }
+    bundles = {id(bundle): bundle for gang in demand.gangs for bundle in gang.bundles}  # most are the same object
+    return {shape.resources for shape in (*bundles.values(), *(need.shape for need in demand.needs))}
 
 
 def _smallest(asked: Iterable[tuple[tuple[str, float], ...]]) -> list[tuple[tuple[str, float], ...]]:
@@ -130,9 +134,8 @@ def _host_slot(node: NodeView, host: RayNode) -> Slot:
 
 def _foreign_slots(view: View) -> list[Slot]:
     """The head, and machines that somebody added: room, but never ours to buy or to end."""
-    ours = {node.ray.ray_node_id for node in view.nodes if node.ray is not None}
     return [
         Slot(f"ray:{node.ray_node_id}", node.ray_node_id, node.available, node.total, node.labels)
         for node in (view.snapshot.nodes if view.snapshot else ())
-        if not node.launch_id and node.status in _TAKES_WORK and node.ray_node_id not in ours
+        if not node.launch_id and node.status in _TAKES_WORK
     ]

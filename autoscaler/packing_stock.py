@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from tradewind.autoscaler.effective import pricing_of
 from tradewind.autoscaler.limits import COUNTED_S, Bound, Part, Tenants, bounds_of, launched_since, lots_of, used
 from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Bools, Floats, Ints, Rooms, Slot
-from tradewind.autoscaler.packing_rules import gang_source
+from tradewind.autoscaler.packing_rules import gang_source, job_of
 from tradewind.autoscaler.packing_slots import hosts_of
 from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.view import NodeView, View, price_of
@@ -77,8 +78,15 @@ def _under(cap: Cap, view: View) -> tuple[NodeView, ...]:
     return tuple(node for node in view.nodes if cap.offers is None or cap.offers(node.requested.offer))
 
 
-def limits_as_caps(view: View) -> list[Purse]:
-    """The limits, in the order in which they are named when one is reached."""
+def launches_left(view: View) -> int | None:
+    """How many nodes the fleet may still launch in this minute; None: any number."""
+    most = view.settings.limits.launches_per_minute
+    return None if most is None else max(0, most - view.launched_last_minute)
+
+
+def limits_as_caps(view: View, with_rate: bool = True) -> list[Purse]:
+    """The limits, in the order in which they are named when one is reached. Without the fleet's rate: it says when
+    nodes are launched, not which."""
     limits, records = view.settings.limits, [node.requested for node in view.nodes]
     lots = lots_of(records, view.tenants)
     fresh = lots_of(launched_since(records, view.now_s - COUNTED_S), view.tenants) if limits.rules else []
@@ -87,6 +95,8 @@ def limits_as_caps(view: View) -> list[Purse]:
     for bound in bounds_of(limits, view.tenants.known):
         taken = used(bound, fresh if bound.is_rate else lots)
         if bound.is_rate and bound.part == Part():
+            if not with_rate:
+                continue
             taken = view.launched_last_minute
         found.append(Purse.of(_cap(bound, taken, view.tenants, gangs), view))
     return found
@@ -109,11 +119,11 @@ def _cap(bound: Bound, taken: float, tenants: Tenants, gangs: Mapping[str, str])
 
 def jobs_in(source: str, gangs: Mapping[str, str]) -> list[str]:
     """Who asks, as demand.py and packing_rules.py name them: "job NAME, ...", "gang ID"; others are nobody's."""
-    job_id = source.removeprefix("job ").split(",")[0] if source.startswith("job ") else gangs.get(source, "")
+    job_id = job_of(source) or gangs.get(source, "")
     return [job_id] if job_id else []
 
 
-@dataclass(slots=True)
+@dataclass
 class Stock:
     """Offers that may be bought now: with a known price, of a cloud that is listed, and not refused a moment ago."""
 
@@ -123,7 +133,6 @@ class Stock:
     slices: Sequence[tuple[Offer, Sequence[Slot]]]  # of several hosts, by effective price, with their hosts
     describe: Callable[[Offer], str] | None = None  # how the price comes about, where more than the list price counts
     _copies: dict[Shape, Ints] = field(default_factory=dict)
-    _in_region: dict[str, Bools] = field(default_factory=dict)
     _price_by_id: dict[int, float] = field(default_factory=dict)
     _index_by_id: dict[int, int] = field(default_factory=dict)
 
@@ -154,14 +163,24 @@ class Stock:
         """Its place in the stock; None for a slice."""
         return self._index_by_id.get(id(slot.offer))
 
-    @property
+    @cached_property
     def regions(self) -> list[str]:
         return sorted({offer.market.region for offer in (*self.offers, *(offer for offer, _ in self.slices))})
 
+    @cached_property
+    def region_codes(self) -> Ints:
+        """Of each single host, the place of its region among the regions."""
+        codes = {region: code for code, region in enumerate(self.regions)}
+        return np.array([codes[offer.market.region] for offer in self.offers], np.int64)
+
     def in_region(self, region: str) -> Bools:
-        if region not in self._in_region:
-            self._in_region[region] = np.array([offer.market.region == region for offer in self.offers], np.bool_)
-        return self._in_region[region]
+        found: Bools = self.region_codes == self.regions.index(region)
+        return found
+
+    def look_up(self, shapes: Iterable[Shape]) -> None:
+        """What `copies` will be asked for, all at once."""
+        new = [shape for shape in dict.fromkeys(shapes) if shape not in self._copies]
+        self._copies.update(zip(new, self.rooms.table(new), strict=True))
 
     def copies(self, shape: Shape) -> Ints:
         """How many of a shape each single host takes."""
@@ -174,7 +193,15 @@ def _hosts(offer: Offer, view: View) -> list[Slot]:
     return [Slot("", "", room, room, labels, offer) for room, labels in hosts_of(offer, view)]
 
 
+def why_closed(offer: Offer, view: View) -> str:
+    """Why an offer cannot be bought now; nothing where it can. A price that is not known is not a low price."""
+    if offer.price_uusd_per_h is None:
+        return "its price is not known"
+    if offer.market.cloud in view.blind_clouds:
+        return f"{offer.market.cloud} does not list its nodes"
+    block = view.memory.block_of(offer, view.now_s) if view.memory.blocks else None
+    return block.describe(view.now_s) if block is not None else ""
+
+
 def is_open(offer: Offer, view: View) -> bool:
-    """A price that is not known is not a low price."""
-    known, listed = offer.price_uusd_per_h is not None, offer.market.cloud not in view.blind_clouds
-    return known and listed and view.memory.block_of(offer, view.now_s) is None
+    return not why_closed(offer, view)

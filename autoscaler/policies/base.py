@@ -19,6 +19,7 @@ class Draft:
     """What earlier policies of the same tick have decided."""
 
     actions: tuple[Action, ...] = ()
+    needed: frozenset[str] | None = None  # launch ids on which the present demand lies; None: nobody has packed it yet
 
     @property
     def gone(self) -> frozenset[str]:
@@ -29,9 +30,19 @@ class Draft:
     def bought(self) -> list[Offer]:
         return [action.offer for action in self.actions if isinstance(action, Launch)]
 
-    def plus(self, actions: tuple[Action, ...]) -> Draft:
-        return Draft((*self.actions, *actions))
+    def plus(self, found: tuple[Action, ...] | Packed) -> Draft:
+        if isinstance(found, Packed):
+            return Draft((*self.actions, *found.actions), found.needed)
+        return Draft((*self.actions, *found), self.needed)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The answer of a policy that has packed the demand: a later one need not do it again."""
+
+    actions: tuple[Action, ...]
+    needed: frozenset[str]
 
 
 class Policy(Protocol):
-    def __call__(self, view: View, draft: Draft) -> tuple[Action, ...]: ...
+    def __call__(self, view: View, draft: Draft) -> tuple[Action, ...] | Packed: ...

@@ -1,21 +1,31 @@
 """Demand that fits neither on free nor on coming nodes: the cheapest set of offers that serves it, within all limits.
 
 First-fit decides what lies where (packing.py) and buys what it lacks (packing_shop.py); other ideas of what to buy are
-judged by it (packing_basket.py). docs/designs/packing.md tells why.
+judged by it (packing_basket.py). What exceeds the launches of a minute waits for the next one: a gang of more nodes
+than that is bought in parts, which is safe, since all of it fits the other limits, and the next tick counts what is
+coming. docs/designs/packing.md tells why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tradewind.autoscaler.actions import Action
 from tradewind.autoscaler.moves import held_by_market
 from tradewind.autoscaler.packing import slots_of
 from tradewind.autoscaler.packing_basket import Errand
-from tradewind.autoscaler.packing_reasons import holds_of, launches_of
-from tradewind.autoscaler.packing_stock import Cap, EffectivePrice, Purse, Stock, limits_as_caps
-from tradewind.autoscaler.policies.base import Draft
+from tradewind.autoscaler.packing_holds import holds_of, postponed
+from tradewind.autoscaler.packing_order import dearest_first
+from tradewind.autoscaler.packing_reasons import launches_of
+from tradewind.autoscaler.packing_stock import (
+    Cap,
+    EffectivePrice,
+    Purse,
+    Stock,
+    launches_left,
+    limits_as_caps,
+)
+from tradewind.autoscaler.policies.base import Draft, Packed
 from tradewind.autoscaler.view import View
 
 
@@ -28,20 +38,26 @@ class Buy:
     caps: Sequence[Cap] = ()
     max_market_share: float | None = None
 
-    def __call__(self, view: View, draft: Draft) -> tuple[Action, ...]:
+    def __call__(self, view: View, draft: Draft) -> Packed:
         if view.snapshot is None or view.demand.is_empty:
-            return ()
-        slots = slots_of(view, draft.gone, view.demand)
+            return Packed((), frozenset())
+        demand = replace(view.demand, needs=tuple(dearest_first(view.demand.needs, view.offers)))
+        slots = slots_of(view, draft.gone, demand)
+        stock = Stock.of(view, self.effective_price)
+        stock.look_up(need.shape for need in demand.needs)
         basket = Errand(
-            demand=view.demand,
+            demand=demand,
             slots=slots,
             everything=slots_of(view, draft.gone) if view.demand.constraints else slots,
-            stock=Stock.of(view, self.effective_price),
-            purses=(*limits_as_caps(view), *(Purse.of(cap, view) for cap in self.caps)),
+            stock=stock,
+            purses=(*limits_as_caps(view, with_rate=False), *(Purse.of(cap, view) for cap in self.caps)),
             max_share=self.max_market_share,
             held=held_by_market(view) if self.max_market_share is not None else None,
         ).run()
-        return (*launches_of(basket, view.demand), *holds_of(basket, view))
+        launches, left = launches_of(basket, view), launches_left(view)
+        now, later = launches[:left], launches[len(launches) if left is None else left :]
+        holds = [*holds_of(basket, view), *postponed(later, view.settings.limits)]
+        return Packed((*now, *holds), basket.packing.used)
 
 
 decide = Buy()

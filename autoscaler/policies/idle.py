@@ -7,6 +7,7 @@ from tradewind.autoscaler.actions import Action, Drain
 from tradewind.autoscaler.demand import Demand
 from tradewind.autoscaler.expected import kept_for_later, outlooks_of, spare_timeout_s
 from tradewind.autoscaler.packing import Packing, new_slots, slots_of
+from tradewind.autoscaler.packing_order import dearest_first
 from tradewind.autoscaler.policies.base import Draft
 from tradewind.autoscaler.ray_snapshot import DrainReason, RayStatus
 from tradewind.autoscaler.view import NodeView, View
@@ -16,26 +17,32 @@ from tradewind.units import format_duration
 
 def decide(view: View, draft: Draft) -> tuple[Action, ...]:
     gone, timeout_s = draft.gone, _timeout_s(view)
-    idle = [node for node in view.nodes if _is_idle(node, view, timeout_s) and node.launch_id not in gone]
+    resting = [node for node in view.nodes if node.ray is not None and node.ray.status is RayStatus.IDLE]
+    idle = [node for node in resting if _is_idle(node, view, timeout_s) and node.launch_id not in gone]
     if not idle:
         return ()
     needed = _needed(view, draft)
     spare = [node for node in idle if node.launch_id not in needed]
-    spare.sort(key=lambda node: -(node.requested.offer.price_uusd_per_h or 0))  # the dearest first
+    # The dearest first. Clouds bill by the second after a first minute that is paid anyway: within `min_node_life_s` a
+    # node is kept (`_is_idle`), after it every second is a new bill.
+    spare.sort(key=lambda node: -(node.requested.offer.price_uusd_per_h or 0))
     return tuple(_drain(node) for node in spare)
 
 
 def _needed(view: View, draft: Draft) -> frozenset[str]:
     """With what is being bought: an idle node may be half of what a gang waits for. Present demand lies first, then
     what the forecast wants beyond it."""
-    later = kept_for_later(view)
-    demand = Demand((*view.demand.needs, *later), view.demand.gangs, view.demand.constraints)
+    later, known = kept_for_later(view), draft.needed or frozenset()
+    if not later and draft.needed is not None:
+        return known
+    needs = dearest_first(view.demand.needs, view.offers)
+    demand = Demand((*needs, *later), view.demand.gangs, view.demand.constraints)
     if demand.is_empty:
         return frozenset()
     bought = new_slots(draft.bought, view)
     slots = [*slots_of(view, draft.gone, demand), *bought]
     everything = [*slots_of(view, draft.gone), *bought] if demand.constraints else slots
-    return Packing(slots, everything=everything).fill(demand).used
+    return known | Packing(slots, everything=everything).fill(demand).used
 
 
 def _timeout_s(view: View) -> float:

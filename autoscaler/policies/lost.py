@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tradewind.autoscaler.actions import Action, Terminate
 from tradewind.autoscaler.policies.base import Draft
+from tradewind.autoscaler.ray_snapshot import RayStatus
 from tradewind.autoscaler.view import LoopSettings, NodeView, View
 from tradewind.states import NodeState
 from tradewind.units import format_duration
@@ -12,10 +13,14 @@ from tradewind.units import format_duration
 def decide(view: View, draft: Draft) -> tuple[Action, ...]:
     if view.snapshot is None:
         return ()  # without Ray's word, a node that Ray cannot tell of is not a lost node
+    gone = draft.gone
     found = []
     for node in view.nodes:
+        ray = node.ray
+        if ray is not None and ray.status is not RayStatus.DEAD and node.requested.state is NodeState.READY:
+            continue  # nearly all of them: asked first, and by fields, since this runs over the whole fleet
         reason = _why_lost(node, view.now_s, view.settings)
-        if reason and node.launch_id not in draft.gone:
+        if reason and node.launch_id not in gone:
             found.append(Terminate(node.launch_id, reason))
     return tuple(found)
 

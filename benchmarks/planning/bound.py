@@ -166,10 +166,14 @@ def _configurations(bins: Bins, until_s: float) -> float:
 
 
 def _bound_by(bins: Bins, worth: np.ndarray, values: np.ndarray) -> float:
-    """Scaled so that no new node holds more than its price; then every plan pays at least this."""
-    scale = 1 / max(1.0, float((values / bins.price[: bins.num_offers]).max(initial=0.0)))
-    existing, _ = _knapsacks(bins, worth, range(bins.num_offers, len(bins.price)))
-    return scale * float(worth @ bins.counts - existing @ bins.many[bins.num_offers :])
+    """The worth of each shape is lowered by the most that any offer it fits on holds too much: then no new node holds
+    more than its price (each of its shapes is lowered by at least as much as it needs), and every plan pays at least
+    this."""
+    excess = np.maximum(1.0, values / bins.price[: bins.num_offers])
+    fits = bins.fits[: bins.num_offers] > 0
+    lowered = worth / np.where(fits, excess[:, None], 1.0).max(axis=0, initial=1.0)
+    existing, _ = _knapsacks(bins, lowered, range(bins.num_offers, len(bins.price)))
+    return float(lowered @ bins.counts - existing @ bins.many[bins.num_offers :])
 
 
 def _first_patterns(bins: Bins) -> tuple[np.ndarray, np.ndarray]:

@@ -148,7 +148,7 @@ def test_a_job_that_grows_bit_by_bit_does_not_come_to_lie_in_one_market() -> Non
     for number in range(6):
         need = Demand((Need(Shape.of(GPU), 1, "job j"),))
         view = replace(view_of(nodes, (SPOT, OTHER, DEAR)), demand=need)
-        [launch] = [each for each in Buy(max_market_share=0.5)(view, Draft()) if isinstance(each, Launch)]
+        [launch] = [each for each in Buy(max_market_share=0.5)(view, Draft()).actions if isinstance(each, Launch)]
         nodes.append(node(number, launch.offer))
     markets = [each.requested.offer.market.key for each in nodes]
     assert max(markets.count(market) for market in markets) == 3

@@ -16,6 +16,7 @@ from tradewind.autoscaler.holdings import Claim, add_claims, claim_rest, unclaim
 from tradewind.autoscaler.market import MarketMemory
 from tradewind.autoscaler.observe import learn_resources
 from tradewind.autoscaler.packing import Packing, Slot, together
+from tradewind.autoscaler.packing_order import dearest_first
 from tradewind.autoscaler.plan import make_plan
 from tradewind.autoscaler.ray_snapshot import Gang, RayNode, RaySnapshot, RayStatus, Strategy
 from tradewind.autoscaler.shape import LabelRule, Shape
@@ -162,7 +163,8 @@ def _check_served(plan: Plan, demand: Demand, offers: list[Offer]) -> None:
         Slot(f"b{i}", "", dict(launch.offer.resources), dict(launch.offer.resources), launch.offer.labels)
         for i, launch in enumerate(plan.launches)
     ]
-    left = Packing(bought).fill(demand).unplaced
+    as_planned = replace(demand, needs=tuple(dearest_first(demand.needs, offers)))
+    left = Packing(bought).fill(as_planned).unplaced
     for rest in left:
         bundles = [rest.shape] if isinstance(rest, Need) else rest.bundles
         if isinstance(rest, Gang) and rest.strategy is Strategy.STRICT_PACK:

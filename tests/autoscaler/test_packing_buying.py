@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from tradewind.autoscaler.actions import Drain, Launch, Plan
 from tradewind.autoscaler.demand import Demand, Need
-from tradewind.autoscaler.fleet import NodeRecord
+from tradewind.autoscaler.fleet import FleetState, NodeRecord
+from tradewind.autoscaler.market import MarketMemory
 from tradewind.autoscaler.packing_slots import slots_of
 from tradewind.autoscaler.packing_stock import Cap
 from tradewind.autoscaler.plan import make_plan
@@ -15,9 +16,11 @@ from tradewind.autoscaler.policies.buy import Buy
 from tradewind.autoscaler.ray_snapshot import Gang, RayNode, RaySnapshot, RayStatus, Strategy, as_one
 from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.slices import LABEL_TPU_POD, LABEL_TPU_WORKER
-from tradewind.autoscaler.testing import make_offer
+from tradewind.autoscaler.testing import World, make_offer
 from tradewind.autoscaler.view import Limits, LoopSettings, NodeView, View
-from tradewind.model import Capacity, Market, Offer
+from tradewind.errors import Scope
+from tradewind.events import LaunchRefused, LaunchRequested
+from tradewind.model import LABEL_ACCELERATOR, LABEL_MARKET_TYPE, Capacity, Market, Offer
 from tradewind.states import NodeState
 
 SETTINGS = LoopSettings(fleet="test", limits=Limits(launches_per_minute=None))
@@ -170,3 +173,102 @@ def test_every_host_of_a_slice_in_ray_is_room() -> None:
     view = replace(view, snapshot=RaySnapshot(nodes=rays))
     assert [slot.name for slot in slots_of(view)] == ["n1", "n1"]
     assert make_plan(view).launches == []
+
+
+# --- launches per minute --------------------------------------------------------------------------------------------
+
+
+def test_a_gang_larger_than_the_launches_of_a_minute_is_bought_in_parts_and_then_stays() -> None:
+    world = World([EAST], replace(SETTINGS, limits=Limits(launches_per_minute=3), idle_timeout_s=20, min_node_life_s=0))
+    world.ray.submit_gang([dict(GPU.resources)] * 8, Strategy.STRICT_SPREAD)
+    world.loop.tick()
+    assert len(world.cloud.launch_calls) == 3
+    assert world.loop.plan is not None
+    assert world.loop.plan.holds[0].subject == "5 more nodes"
+    for _ in range(30):  # with every tick's plan the rate holds, and nothing that waits for the rest is sold
+        before_s = world.clock.now_s() - 60
+        assert sum(node.requested_at_s > before_s for node in world.fleet.nodes.values()) <= 3
+        world.run(10, interval_s=5)
+    assert len(world.cloud.launch_calls) == len(world.cloud.alive()) == 8
+    assert world.ray.snapshot().gangs == ()
+
+
+def test_a_gang_that_other_limits_forbid_is_not_begun() -> None:
+    gang = Gang("g", Strategy.STRICT_SPREAD, (GPU,) * 8, "train")
+    limits = Limits(max_nodes=7, launches_per_minute=3)
+    view = view_of([EAST], gangs=(gang,))
+    plan = make_plan(replace(view, settings=replace(SETTINGS, limits=limits)))
+    assert plan.launches == []
+    assert plan.holds[0].reason == "all of it at once would pass a limit: 7 nodes, any per hour"
+    assert plan.holds[0].jobs == ("train",)
+
+
+# --- what is told ---------------------------------------------------------------------------------------------------
+
+
+def test_a_launch_says_for_which_jobs_and_which_offers_were_not_asked() -> None:
+    fleet = FleetState()
+    fleet.apply(LaunchRequested(at_s=990.0, launch_id="a", offer=WEST, reason="t"))
+    refusal = LaunchRefused(
+        at_s=990.0, launch_id="a", error="Stockout", message="none", scope=Scope.ZONE, block_s=100.0
+    )
+    fleet.apply(refusal)
+    blind = make_offer("azure/eastus-1/nc", usd_per_h=0.2, cpus=4, gpus=1)
+    full = make_offer("aws/us-east-1b/g6", usd_per_h=0.35, cpus=4, gpus=1)
+    small = make_offer("azure/eastus-1/b1", usd_per_h=0.01, cpus=1)  # would not serve, so it says nothing
+    view = view_of([EAST, WEST, blind, full, small], Need(GPU, 1, "job train"), gangs=())
+    view = replace(view, memory=MarketMemory.of(fleet, 1000.0), blind_clouds=frozenset({"azure"}))
+    cap = Cap("the quota of 0 g6 in us-east-1b", offers=lambda offer: offer is full, max_nodes=0)
+    [launch] = plan_with(view, Buy(caps=(cap,))).launches
+    assert launch.offer is EAST
+    assert launch.jobs == ("train",)
+    assert launch.ruled_out == (
+        f"{blind.market}: azure does not list its nodes",
+        f"{WEST.market}: Stockout, tried again in 1m30s",
+        f"{full.market}: the quota of 0 g6 in us-east-1b is reached",
+    )
+
+
+def test_a_node_for_a_gang_names_the_job_of_the_gang() -> None:
+    gangs = tuple(Gang(f"g{number}", Strategy.PACK, (GPU,), f"job-{number}") for number in range(2))
+    twice = make_offer("aws/us-east-1a/g6-2", usd_per_h=0.50, cpus=8, gpus=2)
+    [launch] = make_plan(view_of([twice], gangs=gangs)).launches
+    assert launch.jobs == ("job-0", "job-1")
+
+
+def test_a_hold_names_the_job_that_asks() -> None:
+    [hold] = make_plan(view_of([EAST], Need(Shape.of({"GPU": 64}), 1, "job train, whose node is taken away"))).holds
+    assert hold.jobs == ("train",)
+
+
+# --- labels ---------------------------------------------------------------------------------------------------------
+
+
+def test_free_room_goes_to_whom_a_new_node_would_be_dearest() -> None:
+    """The task that only runs on the dear GPU gets the free one there; the other one gets a cheap new node. The order
+    does not follow the price of the minute, so the next tick finds the same places."""
+    plain = replace(EAST, on_demand_uusd_per_h=1_000_000)
+    dear = make_offer("aws/us-east-1a/p5", usd_per_h=0.1, cpus=4, gpus=1, accelerator="H100")  # a bargain, today
+    dear = replace(dear, on_demand_uusd_per_h=9_000_000)
+    ray = RayNode("a" * 56, "n1", RayStatus.RUNNING, dear.resources, dear.resources, dear.labels)
+    node = NodeView(NodeRecord("n1", dear, "local", "t", NodeState.READY, 1.0, 1.0, joined_at_s=1.0), None, ray)
+    tied = Shape.of({"CPU": 1, "GPU": 1}, {LABEL_ACCELERATOR: "H100"})
+    spot_tied = Shape.of({"CPU": 2, "GPU": 1}, {LABEL_MARKET_TYPE: "spot"})
+    demand = Need(spot_tied, 1, "any spot"), Need(tied, 1, "only H100")
+    [launch] = make_plan(view_of([plain, dear], *demand, nodes=(node,))).launches
+    assert "any spot" in launch.reason
+
+
+# --- idle nodes -----------------------------------------------------------------------------------------------------
+
+
+def test_idle_nodes_are_drained_the_dearest_first_but_none_within_its_minimum() -> None:
+    def idle_node(name: str, offer: Offer, joined_at_s: float) -> NodeView:
+        ray = RayNode(name * 56, name, RayStatus.IDLE, offer.resources, offer.resources, offer.labels, idle_s=900.0)
+        record = NodeRecord(name, offer, "local", "t", NodeState.READY, 1.0, 1.0, joined_at_s=joined_at_s)
+        return NodeView(record, None, ray)
+
+    dear = make_offer("aws/us-east-1a/p5", usd_per_h=9.0, cpus=4, gpus=1)
+    nodes = idle_node("a", WEST, 1.0), idle_node("b", EAST, 1.0), idle_node("c", dear, 1.0), idle_node("d", dear, 950.0)
+    actions = make_plan(view_of([EAST], nodes=nodes)).actions
+    assert [action.launch_id for action in actions if isinstance(action, Drain)] == ["c", "b", "a"]

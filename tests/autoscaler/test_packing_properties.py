@@ -286,3 +286,46 @@ def test_a_node_is_not_sold_within_its_minimum_life_and_constant_demand_settles(
     joined_s = {event.launch_id: event.at_s for event in world.events if isinstance(event, NodeJoined)}
     drained_s = {event.launch_id: event.at_s for event in world.events if isinstance(event, DrainRequested)}
     assert all(at_s - joined_s[launch_id] >= 30 for launch_id, at_s in drained_s.items())
+
+
+def submitted(needs: Sequence[Need], gangs: Sequence[Gang], offers: Sequence[Offer], settings: LoopSettings) -> World:
+    world = World(offers, settings)
+    for need in needs:
+        labels = {LABEL_MARKET_TYPE: "spot"} if need.shape.selectors else None
+        world.ray.submit(dict(need.shape.resources), need.count, labels)
+    for gang in gangs:
+        world.ray.submit_gang([dict(bundle.resources) for bundle in gang.bundles], gang.strategy)
+    return world
+
+
+@settings(max_examples=15, deadline=None)
+@given(needs=needs, gangs=gangs_of(2), offers=offers, stockout=st.integers(0, 5))
+def test_one_need_is_one_launch_while_nodes_boot_prices_move_and_markets_sell_out(
+    needs: list[Need], gangs: list[Gang], offers: list[Offer], stockout: int
+) -> None:
+    world = submitted(needs, gangs, offers, UNLIMITED)
+    world.loop.tick()
+    calls = len(world.cloud.launch_calls)
+    for number, offer in enumerate(offers):
+        if number == stockout:
+            world.cloud.sold_out.add(offer.market.key)
+        world.cloud.set_price(offer.market.key, 0.05 * (1 + (number * 7 + stockout) % 5))
+        world.run(2, interval_s=1)  # less than booting takes
+    assert len(world.cloud.launch_calls) == calls
+
+
+@settings(max_examples=30, deadline=None)
+@given(needs=needs, gangs=gangs_of(3), offers=offers, rate=st.integers(1, 4))
+def test_the_rate_of_launches_delays_and_changes_nothing_else(
+    needs: list[Need], gangs: list[Gang], offers: list[Offer], rate: int
+) -> None:
+    """Minute after minute a part is bought, until the same is served as at once; what cannot be had is not begun."""
+    view = view_of(demand_with(needs, gangs), offers)
+    at_once = make_plan(view)
+    slow = replace(view, settings=replace(UNLIMITED, limits=Limits(launches_per_minute=rate)))
+    plan = make_plan(slow)
+    while plan.launches:
+        assert len(plan.launches) <= rate
+        slow = with_launches(slow, plan)
+        plan = make_plan(slow)
+    assert [hold.subject for hold in plan.holds] == [hold.subject for hold in at_once.holds]

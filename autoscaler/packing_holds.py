@@ -1,0 +1,122 @@
+"""Why something is asked for and nothing is bought for it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tradewind.autoscaler.actions import Hold, Launch
+from tradewind.autoscaler.demand import Need
+from tradewind.autoscaler.packing_basket import Basket
+from tradewind.autoscaler.packing_buyer import Asker
+from tradewind.autoscaler.packing_reasons import copies_on, jobs_by_source
+from tradewind.autoscaler.packing_rules import gang_source, names_a_place, pieces_of
+from tradewind.autoscaler.packing_slots import hosts_of
+from tradewind.autoscaler.packing_stock import Purse, is_open
+from tradewind.autoscaler.ray_snapshot import Gang
+from tradewind.autoscaler.shape import Shape, format_amount
+from tradewind.autoscaler.view import Limits, View
+from tradewind.model import Offer
+from tradewind.units import format_usd
+
+_SHOWN = 4
+
+
+def holds_of(basket: Basket, view: View) -> list[Hold]:
+    unplaced = basket.packing.unplaced
+    jobs = jobs_by_source(view.demand) if unplaced else {}
+    return [
+        _need_hold(left, basket, view, jobs) if isinstance(left, Need) else _gang_hold(left, basket, view)
+        for left in unplaced
+    ]
+
+
+def postponed(launches: Sequence[Launch], limits: Limits) -> list[Hold]:
+    """What would be bought now, but for the number of launches in a minute."""
+    if not launches:
+        return []
+    jobs = dict.fromkeys(job for launch in launches for job in launch.jobs)
+    markets = dict.fromkeys(str(launch.offer.market) for launch in launches)
+    reason = (
+        f"the limit of {limits.launches_per_minute} launches per minute is reached: they follow in the next minutes"
+    )
+    return [Hold(f"{len(launches)} more nodes", reason, tuple(markets)[:_SHOWN], jobs=tuple(jobs))]
+
+
+def _need_hold(need: Need, basket: Basket, view: View, jobs: Mapping[str, str]) -> Hold:
+    hold = _why_not(need.shape, Asker(need.source, need.count), basket, view)
+    subject = f"{need.count} x {need.shape} ({need.source})"
+    who = (jobs[need.source],) if need.source in jobs else ()
+    return Hold(subject, hold.reason, hold.alternatives, hold.shape, who)
+
+
+def _gang_hold(gang: Gang, basket: Basket, view: View) -> Hold:
+    """The bundle that no offer can serve, if there is one; otherwise it is the limits that a whole gang would pass."""
+    pieces = sorted(set(pieces_of(gang)))
+    asker = Asker(gang_source(gang), len(gang.bundles), is_gang=True)
+    holds = [_why_not(piece, asker, basket, view) for piece in pieces]
+    hold = next((hold for hold in holds if hold.shape is not None), holds[0])
+    reason = hold.reason
+    if all(_can_buy(piece, asker, basket) for piece in pieces):  # each could be bought, but not all of them at once
+        apart = not names_a_place(pieces) and not _some_region_sells(pieces, basket)
+        reason = "no single region sells all of it" if apart else _all_at_once(view.settings.limits)
+    subject = f"gang {gang.gang_id[:8]} of {len(gang.bundles)}, {gang.strategy}"
+    return Hold(subject, reason, hold.alternatives, hold.shape, (gang.job_id,) if gang.job_id else ())
+
+
+def _all_at_once(limits: Limits) -> str:
+    dollars = "any" if limits.max_uusd_per_h is None else format_usd(limits.max_uusd_per_h)
+    nodes = "any number of" if limits.max_nodes is None else limits.max_nodes
+    words = f"{nodes} nodes, {dollars} per hour"
+    return f"all of it at once would pass a limit: {words}"
+
+
+def _some_region_sells(pieces: Sequence[Shape], basket: Basket) -> bool:
+    stock = basket.stock
+    regions = [stock.in_region(region) for region in stock.regions]
+    return any(all((stock.copies(piece) * here).any() for piece in pieces) for here in regions)
+
+
+def _can_buy(shape: Shape, asker: Asker, basket: Basket) -> bool:
+    fitting = np.flatnonzero(basket.stock.copies(shape)).tolist()
+    return any(basket.shop.allowed(basket.stock.offers[index], asker) for index in fitting)
+
+
+def _why_not(shape: Shape, asker: Asker, basket: Basket, view: View) -> Hold:
+    """Why nothing was bought for this shape. The reason stays the same from tick to tick; countdowns stand in the
+    alternatives."""
+    fitting = [offer for offer in view.offers if copies_on(offer, shape, view)]
+    if not fitting:
+        return Hold(str(shape), _what_is_missing(shape, view), shape=shape)
+    blocks = [(offer, view.memory.block_of(offer, view.now_s)) for offer in fitting]
+    described = (f"{offer.market}: {block.describe(view.now_s)}" for offer, block in blocks if block is not None)
+    ruled_out = tuple(described)[:_SHOWN]
+    if not any(is_open(offer, view) for offer in fitting):
+        kinds = ", ".join(sorted({block.error for _, block in blocks if block is not None})) or "no price or no list"
+        return Hold(str(shape), f"every offer that fits is ruled out for now: {kinds}", ruled_out)
+    sold = [offer for offer in fitting if is_open(offer, view)]
+    return Hold(str(shape), _limit_reached(sold, asker, basket.shop.purses), ruled_out)
+
+
+def _limit_reached(offers: Sequence[Offer], asker: Asker, purses: Sequence[Purse]) -> str:
+    """The first cap that stands in the way of the cheapest."""
+    cheapest = min(offers, key=lambda offer: (offer.price_uusd_per_h or 0, offer.market.key))
+    for purse in purses:
+        if purse.cap.is_about(cheapest, asker.source) and purse.allows(cheapest) < 1:
+            return f"{purse.cap.name} {'is reached' if purse.nodes_left < 1 else 'leaves too little for it'}"
+    return "it fits on no node that may be bought for it"
+
+
+def _what_is_missing(shape: Shape, view: View) -> str:
+    if not view.offers:
+        return "there are no offers: no cloud is configured, or none answers"
+    rooms = [room for offer in view.offers for room, _ in hosts_of(offer, view)]
+    for name, amount in shape.resources:
+        largest = max(room.get(name, 0.0) for room in rooms)
+        if largest < amount:
+            most = format_amount(name, largest) if largest else "none"
+            return f"no offer has {name}: {format_amount(name, amount)} (the largest has {most})"
+    if any(shape.copies_in(room) for room in rooms):
+        return "no offer that is large enough has the labels asked for"
+    return "no single offer has all of it at once"
