@@ -7,6 +7,7 @@ Every limit becomes bounds, one for each number in it. They are held three times
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -207,6 +208,10 @@ class Lot:
 
 
 def lots_of(nodes: Iterable[NodeRecord], tenants: Tenants) -> list[Lot]:
+    if not tenants.of_node:  # no limit asks whose they are
+        offers = [node.offer for node in nodes]
+        counts, by_id = Counter(map(id, offers)), {id(offer): offer for offer in offers}
+        return [Lot(by_id[key], frozenset(), count) for key, count in counts.items()]
     found: dict[tuple[int, frozenset[str]], Lot] = {}
     for node in nodes:
         whose = tenants.of_node.get(node.launch_id) or frozenset(node.tenants)

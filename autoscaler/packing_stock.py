@@ -87,12 +87,14 @@ def launches_left(view: View) -> int | None:
 def limits_as_caps(view: View, with_rate: bool = True) -> list[Purse]:
     """The limits, in the order in which they are named when one is reached. Without the fleet's rate: it says when
     nodes are launched, not which."""
-    limits, records = view.settings.limits, [node.requested for node in view.nodes]
+    limits = view.settings.limits
+    bounds = bounds_of(limits, view.tenants.known)
+    records = [node.requested for node in view.nodes] if bounds else []
     lots = lots_of(records, view.tenants)
     fresh = lots_of(launched_since(records, view.now_s - COUNTED_S), view.tenants) if limits.rules else []
     gangs = {gang_source(gang): gang.job_id for gang in view.demand.gangs} if limits.are_about_tenants else {}
     found = []
-    for bound in bounds_of(limits, view.tenants.known):
+    for bound in bounds:
         taken = used(bound, fresh if bound.is_rate else lots)
         if bound.is_rate and bound.part == Part():
             if not with_rate:
