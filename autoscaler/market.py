@@ -29,6 +29,7 @@ class MarketSettings:
     lost_s_per_preemption: float = 600.0
     data_region: str = ""  # where the data lies: reading it from any other region costs `egress_uusd_per_h` a node
     egress_uusd_per_h: int = 0
+    max_share: float | None = None  # of a job may lie in one market; None: all of it
     exchange: bool = True  # False: work is never moved to save money
     exchange_hysteresis_s: float = 900.0  # prices, stock and use must have been so for this long
     exchange_horizon_s: float = 7200.0  # how long a node is expected to be used from now on
@@ -46,6 +47,8 @@ class MarketSettings:
             raise ValueError(f"exchange_hysteresis_s is at most {_REMEMBERED_S:.0f}: {self.exchange_hysteresis_s}")
         if self.exchange_horizon_s == 0 or self.usual_hazard_per_h == 0:
             raise ValueError("exchange_horizon_s and usual_hazard_per_h must be positive")
+        if self.max_share is not None and not 0 < self.max_share <= 1:
+            raise ValueError(f"max_share is above 0 and at most 1: {self.max_share}")
 
 
 @dataclass(frozen=True, slots=True)

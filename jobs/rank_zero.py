@@ -63,7 +63,7 @@ class Scribe:
         self._curve = curve.open("a", encoding="utf-8") if curve else None
         self._first = self._last = self._samples = 0
         self._loss: float | None = None
-        self._began_s = 0.0
+        self._began_s = time.time()  # steps of a group before this one may be told first: they take no time here
 
     def begin(self, after_step: int, total_steps: int | None) -> None:
         self._began_s = time.time()

@@ -36,7 +36,7 @@ class Buy:
 
     effective_price: EffectivePrice | None = None  # None: by what is known of the markets
     caps: Sequence[Cap] = ()
-    max_market_share: float | None = None
+    max_market_share: float | None = None  # None: as the settings say
 
     def __call__(self, view: View, draft: Draft) -> Packed:
         if view.snapshot is None or view.demand.is_empty:
@@ -45,14 +45,15 @@ class Buy:
         slots = slots_of(view, draft.gone, demand)
         stock = Stock.of(view, self.effective_price)
         stock.look_up(need.shape for need in demand.needs)
+        share = view.settings.market.max_share if self.max_market_share is None else self.max_market_share
         basket = Errand(
             demand=demand,
             slots=slots,
             everything=slots_of(view, draft.gone) if view.demand.constraints else slots,
             stock=stock,
             purses=(*limits_as_caps(view, with_rate=False), *(Purse.of(cap, view) for cap in self.caps)),
-            max_share=self.max_market_share,
-            held=held_by_market(view) if self.max_market_share is not None else None,
+            max_share=share,
+            held=held_by_market(view) if share is not None else None,
         ).run()
         launches, left = launches_of(basket, view), launches_left(view)
         now, later = launches[:left], launches[len(launches) if left is None else left :]

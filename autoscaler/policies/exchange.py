@@ -40,7 +40,7 @@ class Exchange:
     """The policy; told the same as `Buy`. A cap for some sources is held for all."""
 
     caps: Sequence[Cap] = ()
-    max_market_share: float | None = None  # of one job
+    max_market_share: float | None = None  # of one job; None: as the settings say
 
     def __call__(self, view: View, draft: Draft) -> tuple[Action, ...]:
         desk = Desk.of(view) if view.settings.market.exchange else None
@@ -52,7 +52,7 @@ class Exchange:
         if left <= 0:
             return handed
         loads, rooms = _movable(desk, draft.gone | {drain.launch_id for drain in handed}, moving)
-        shares = Shares(view, self.max_market_share)
+        shares = Shares(view, self.max_market_share or view.settings.market.max_share)
         joined = _into_free_room(loads, rooms, desk, shares, left)
         if joined or not loads:
             return (*handed, *joined)  # what is then on which node is known at the next tick

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tradewind.api import FleetStatus, JobInfo, NodeInfo, Story
+    from tradewind.api import FleetStatus, ForecastReport, JobInfo, NodeInfo, Story
     from tradewind.client import Fleet, Job, connect
     from tradewind.errors import TradewindError
     from tradewind.jobs.run import Run
@@ -29,6 +29,7 @@ __all__ = [
     "FitResult",
     "Fleet",
     "FleetStatus",
+    "ForecastReport",
     "Job",
     "JobInfo",
     "JobSpec",
@@ -46,6 +47,7 @@ _HOME_OF = {
     "FitResult": "jobs.trainer",
     "Fleet": "client",
     "FleetStatus": "api",
+    "ForecastReport": "api",
     "Job": "client",
     "JobInfo": "api",
     "JobSpec": "model",

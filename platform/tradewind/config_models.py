@@ -147,6 +147,35 @@ class Forecast(_Section):
     )
 
 
+class Markets(_Section):
+    """What a node costs beside its price, and when work is moved to a cheaper one."""
+
+    move_work: Annotated[bool, Strict()] = Field(
+        default=True, description="Jobs that can move leave dear or half-empty nodes; false: never to save money."
+    )
+    steady_s: Annotated[Duration, Field(le=3600)] = Field(
+        default=900.0, alias="steady", description="Prices and stock must have been so for this long before work moves."
+    )
+    horizon_s: Annotated[Duration, Field(gt=0)] = Field(
+        default=7200.0, alias="horizon", description="For how long a node is expected to be used from now on."
+    )
+    max_share: Annotated[Number, Field(gt=0, le=1)] | None = Field(
+        default=None, description="At most this share of a job in one market, so that one reclaim takes no more."
+    )
+    usual_hazard_per_h: Annotated[Number, Field(gt=0)] = Field(
+        default=0.1,
+        alias="usual_hazard_per_hour",
+        description="Preemptions of a spot node in an hour, where nothing is known.",
+    )
+    lost_per_preemption_s: Duration = Field(
+        default=600.0, alias="lost_per_preemption", description="Work that is done again after one."
+    )
+    data_region: str = Field(default="", description="Where the data lies; left out: anywhere.")
+    egress_uusd_per_h: Usd = Field(
+        default=0, alias="egress_usd_per_hour", description="Of a node in any other region, for reading the data."
+    )
+
+
 class Timing(_Section):
     tick_s: Annotated[Duration, Field(ge=0.1)] = Field(
         default=1.0, alias="tick", description="How often the fleet looks and decides."
@@ -238,6 +267,7 @@ class FleetConfig(_Section):
     limits: Limits = Limits()
     timing: Timing = Timing()
     forecast: Forecast = Forecast()
+    market: Markets = Markets()
     dry_run: Annotated[bool, Strict()] = Field(
         default=False, description="Look and decide, and tell what would be done, but launch and end nothing."
     )

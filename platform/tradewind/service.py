@@ -24,6 +24,7 @@ from tradewind.autoscaler.beside import Threads
 from tradewind.autoscaler.clock import SystemClock
 from tradewind.autoscaler.limits import Limits, Part, Rule
 from tradewind.autoscaler.loop import Loop
+from tradewind.autoscaler.market import MarketSettings
 from tradewind.autoscaler.providers.local import LocalCloud
 from tradewind.autoscaler.providers.local_fleets import clean_up
 from tradewind.autoscaler.providers.local_market import MAX_HOSTS, Action, MarketEvent, MarketScript
@@ -141,6 +142,16 @@ def settings_of(config: FleetConfig, head: LocalHead) -> LoopSettings:
         waiting_factor=forecast.waiting_factor,
         spare_timeout_s=forecast.spare_timeout_s,
         dry_run=config.dry_run,
+        market=MarketSettings(
+            usual_hazard_per_h=config.market.usual_hazard_per_h,
+            lost_s_per_preemption=config.market.lost_per_preemption_s,
+            data_region=config.market.data_region,
+            egress_uusd_per_h=config.market.egress_uusd_per_h,
+            exchange=config.market.move_work,
+            exchange_hysteresis_s=config.market.steady_s,
+            exchange_horizon_s=config.market.horizon_s,
+            max_share=config.market.max_share,
+        ),
     )
 
 
