@@ -26,7 +26,10 @@ _STRANGERS = "strangers"  # a fleet of somebody else on the same machine
 def _at(zone: str, capacity: Capacity = Capacity.SPOT) -> Offer:
     market = replace(SPOT.market, region=zone[:-1], zone=zone, capacity=capacity)
     price_uusd = 1_006_000 if capacity is Capacity.ON_DEMAND else 410_000
-    return SPOT if market == SPOT.market else replace(SPOT, market=market, price_uusd_per_h=price_uusd)
+    return replace(SPOT, market=market, price_uusd_per_h=price_uusd)
+
+
+ON_DEMAND, OTHER_ZONE, OTHER_REGION = _at("us-east-1a", Capacity.ON_DEMAND), _at("us-east-1b"), _at("us-west-2a")
 
 
 @dataclass
@@ -34,9 +37,9 @@ class LocalWorld:
     folder: Path
     name: str = "local"
     spot: Offer = SPOT
-    on_demand: Offer = _at("us-east-1a", Capacity.ON_DEMAND)
-    other_zone: Offer = _at("us-east-1b")
-    other_region: Offer = _at("us-west-2a")
+    on_demand: Offer = ON_DEMAND
+    other_zone: Offer = OTHER_ZONE
+    other_region: Offer = OTHER_REGION
     secrets: Sequence[str] = ()
     cannot: Mapping[str, str] = field(
         default_factory=lambda: {
