@@ -95,7 +95,9 @@ class World(Protocol):
     def blackout(self, region: str) -> None: ...  # this region no longer answers
     def preempt(self, launch_id: str, notice_s: float) -> None: ...  # 0: without notice
     def vanish(self, launch_id: str) -> None: ...  # gone without a trace
-    def skew(self, seconds: float) -> None: ...  # the cloud's clock is ahead of ours by so much
+    def skew(
+        self, seconds: float
+    ) -> None: ...  # the cloud's clock is ahead of ours by so much (beyond 5 minutes AWS refuses)
 
     # --- others and leftovers ---
     def crowd(self, n: int) -> None: ...  # n instances of FLEET exist, made cheaply

@@ -588,6 +588,7 @@ def two_fleets_do_not_see_each_other(world: World) -> None:
 @case("vanish")
 def a_node_vanishes(world: World) -> None:
     provider = running(world, "tw-1", "tw-2")
+    assert living(provider) == {"tw-1", "tw-2"}  # it has been seen: this is no late listing
     world.vanish("tw-1")
     assert living(provider) == {"tw-2"}
     provider.terminate(["tw-1"])
@@ -624,7 +625,7 @@ def one_region_is_dead(world: World) -> None:
 
 @case("skew")
 def the_clouds_clock_is_ahead(world: World) -> None:
-    world.skew(900)
+    world.skew(240)
     provider = running(world, "tw-1")
     assert living(provider) == {"tw-1"}
     ended(world, provider, "tw-1")
@@ -634,7 +635,7 @@ def the_clouds_clock_is_ahead(world: World) -> None:
 
 @case("skew")
 def the_clouds_clock_is_behind(world: World) -> None:
-    world.skew(-900)
+    world.skew(-240)
     provider = running(world, "tw-1")
     assert living(provider) == {"tw-1"}
     ended(world, provider, "tw-1")

@@ -1,0 +1,242 @@
+"""An emulated AWS on loopback: EC2 as far as Tradewind uses it, STS and Service Quotas for the preflight, and IMDSv2.
+
+    with AwsEmulator() as cloud:
+        provider = AwsProvider(replace(settings, endpoint_url=cloud.url), ...)   # boto3, unchanged
+        cloud.shop.sold_out.add(("us-east-1a", "g5.xlarge", True))
+
+What it simulates: client tokens, tags on instances, disks and interfaces, pending -> running -> shutting-down ->
+terminated on an injected clock, an hour of listing after the end, late listings, pages, filters, spot requests with
+notice and interruption, spot prices and price limits, stock-outs, quotas in vCPUs, dry runs, denied and expired
+credentials, throttling, server errors, lost answers, dead regions, boots that fail, instances that vanish, and the
+refusal of fields, names and values that EC2 refuses. `on_boot` and `on_end` let somebody run the user-data.
+
+What it does not: signatures are read, not verified; there is no IAM beyond `denied`; one instance a request; no fleets,
+launch templates, stopping or rebooting; no KMS; VPCs are names. Its limits are those that are written here.
+
+Why not moto: it takes 0.1 s for a launch and half a minute to list a thousand instances, and of what counts here
+(tokens, capacity, prices, spot requests, lag, time) it has nothing: a layer before it would be all of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+
+from tradewind.emulators.aws_books import Books, Machine, Region
+from tradewind.emulators.aws_calls import Calls, caller_identity, instance_item, service_quota
+from tradewind.emulators.aws_launch import Shop, run_instances
+from tradewind.emulators.aws_metadata import Answer, Metadata
+from tradewind.emulators.aws_wire import Form, Refused, Scope, error_response, response
+
+ACCESS_KEY, SECRET_KEY = "AKIAEMULATED00000000", "emulated-secret-never-in-logs"
+REGIONS = ("us-east-1", "us-west-2")
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Faults:
+    """Bad days. The numbers count down: of the next calls, or of the next launches."""
+
+    throttled: int = 0
+    failing: int = 0
+    cut_before: int = 0  # launches that are not carried out and not answered
+    cut_after: int = 0  # launches that are carried out and not answered
+    held: int = 0  # launches that are carried out, and answered only when the emulator closes
+    refusals: list[tuple[str, str, int]] = field(default_factory=list)  # (action, code, status), each once
+    denied: set[str] = field(default_factory=set)  # actions
+    expired: bool = False
+    dead_regions: set[str] = field(default_factory=set)
+
+    def spend(self, name: str) -> bool:
+        left: int = getattr(self, name)
+        setattr(self, name, max(0, left - 1))
+        return left > 0
+
+
+class Cut(Exception):
+    """The connection ends without an answer."""
+
+
+class AwsEmulator:
+    """All of it, behind one port. What a test looks at and changes: `books`, `shop`, `faults`, `calls`."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.time,
+        regions: tuple[str, ...] = REGIONS,
+        *,
+        page_size: int = 100,
+        port: int = 0,
+    ) -> None:
+        self._lock = threading.RLock()
+        self._closing = threading.Event()
+        self.page_size, self.region_names = page_size, regions
+        self.reset(clock)
+        self._server = _Server(self, port)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), name="aws-emulator", daemon=True).start()
+
+    def reset(self, clock: Callable[[], float]) -> None:
+        """An empty cloud again, at the same address."""
+        with self._lock:
+            self.books = Books(clock, self.region_names)
+            self.shop, self.faults = Shop(), Faults()
+            self.calls = Calls(self.books, self.page_size)
+            self.metadata = Metadata(self.books)
+            self.log: list[str] = []  # actions, as they came
+
+    def close(self) -> None:
+        self._closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def __enter__(self) -> AwsEmulator:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # --- what happens to machines ---
+
+    def machines(self) -> list[Machine]:
+        """Of all regions and owners, ended ones left out, as of now."""
+        with self._lock:
+            self.books.step()
+            return [machine for machine in self.books.machines if machine.is_alive]
+
+    def preempt(self, machine: Machine, notice_s: float) -> None:
+        """Spot interruption: marked now, taken after `notice_s`."""
+        with self._lock:
+            now_s = self.books.clock()
+            machine.spot_status = ("marked-for-termination", "Your Spot Instance is marked for termination.")
+            machine.spot_status_at_s, machine.taken_at_s = now_s, now_s + notice_s
+            self.books.step()
+
+    # --- requests ---
+
+    def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+        """One request. Raises Cut where no answer is to come."""
+        if path.startswith("/imds/"):
+            with self._lock:
+                self.books.step()
+                return self.metadata.answer(method, path, headers)
+        target = headers.get("x-amz-target", "")
+        try:
+            with self._lock:
+                done = self._carry_out(headers, body, target)
+        except Refused as refused:
+            return _refusal(refused, as_json=bool(target))
+        if done.is_launch and self.faults.spend("held"):
+            self._closing.wait(600)
+        if done.is_launch and self.faults.spend("cut_after"):
+            raise Cut
+        return done
+
+    def _carry_out(self, headers: dict[str, str], body: bytes, target: str) -> Answer:
+        scope = Scope.of(headers.get("authorization", ""))
+        if scope is None:
+            raise Refused("MissingAuthenticationToken", "The request is not signed", 403)
+        region = self.books.regions.get(scope.region)
+        if region is None or scope.region in self.faults.dead_regions:
+            raise Cut
+        form = Form(b"" if target else body)
+        action = form.action or target.partition(".")[2]
+        self.log.append(action)
+        self.books.step()
+        self._may_fail(action, scope)
+        if action == "RunInstances":
+            return self._launch(form, region)
+        if action == "GetCallerIdentity":
+            return Answer(200, caller_identity())
+        if action == "GetServiceQuota":
+            return Answer(200, service_quota(body, region), "application/x-amz-json-1.1")
+        if action not in self.calls.by_action:
+            raise Refused("InvalidAction", f"The action {action} is not valid for this web service.")
+        return Answer(200, response(action, self.calls.by_action[action](form, region)))
+
+    def _may_fail(self, action: str, scope: Scope) -> None:
+        """In the order of a real front end: who are you, how often do you come, may you, and only then the call."""
+        faults = self.faults
+        if scope.access_key != ACCESS_KEY:
+            raise Refused("AuthFailure", "AWS was not able to validate the provided access credentials", 401)
+        if faults.expired:
+            raise Refused("RequestExpired" if scope.service == "ec2" else "ExpiredToken", "Request has expired.", 400)
+        if faults.spend("throttled"):
+            raise Refused("RequestLimitExceeded", "Request limit exceeded.", 503)
+        if faults.spend("failing"):
+            raise Refused("InternalError", "An internal error has occurred", 500)
+        if action in faults.denied:
+            message = (
+                f"You are not authorized to perform this operation. User is not authorized to perform: ec2:{action}"
+            )
+            raise Refused("UnauthorizedOperation", message, 403)
+        for refusal in [each for each in faults.refusals if each[0] == action][:1]:
+            faults.refusals.remove(refusal)
+            raise Refused(refusal[1], "as the test wants it", refusal[2])
+
+    def _launch(self, form: Form, region: Region) -> Answer:
+        if not form.is_true("DryRun") and self.faults.spend("cut_before"):
+            raise Cut
+        machine = run_instances(form, region, self.books, self.shop)
+        body = {"reservationId": f"r-{machine.id[2:]}", "instancesSet": [instance_item(machine)]}
+        return Answer(200, response("RunInstances", body), is_launch=True)
+
+
+def _refusal(refused: Refused, *, as_json: bool) -> Answer:
+    if as_json:
+        body = json.dumps({"__type": refused.code, "message": refused.message}).encode()
+        return Answer(refused.status, body, "application/x-amz-json-1.1")
+    return Answer(refused.status, error_response(refused))
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, emulator: AwsEmulator, port: int) -> None:
+        self.emulator = emulator
+        super().__init__(("127.0.0.1", port), _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def _handle(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        headers = {key.lower(): value for key, value in self.headers.items()}
+        try:
+            answer = self.server.emulator.answer(self.command, self.path, headers, body)
+        except Cut:
+            self.close_connection = True
+            return
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.end_headers()
+        self.wfile.write(answer.body)
+
+    do_GET = do_POST = do_PUT = _handle
+
+    def log_message(self, format: str, *args: object) -> None:
+        _log.debug(format, *args)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Runs an emulated AWS on loopback until it is interrupted.")
+    parser.add_argument("--port", type=int, default=0, help="any free one unless given")
+    with AwsEmulator(port=parser.parse_args().port) as cloud:
+        sys.stdout.write(f"{cloud.url}  (access key {ACCESS_KEY}, secret key {SECRET_KEY})\n")
+        sys.stdout.flush()
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()
