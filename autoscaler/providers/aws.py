@@ -146,7 +146,8 @@ class AwsProvider:
     def _remember(self, nodes: Sequence[CloudNode], asked_at_s: float, *, whole: bool) -> None:
         """What is listed, and what is too young for it; after a whole listing the rest is forgotten."""
         listed = {node.launch_id: _Seen(node.offer.market, asked_at_s, node.instance_id, listed=True) for node in nodes}
-        kept = {name: seen for name, seen in self._seen.items() if not whole or self._may_be_listed_late(seen)}
+        before = dict(self._seen)  # a copy: launches come from other threads
+        kept = {name: seen for name, seen in before.items() if not whole or self._may_be_listed_late(seen)}
         self._seen = {**kept, **listed}
 
     def _may_be_listed_late(self, seen: _Seen) -> bool:
@@ -189,9 +190,13 @@ class AwsProvider:
                 _, failed = in_each({name: partial(self._terminate_in, region, [name]) for name in instance_ids})
                 if failed:
                     raise next(iter(failed.values())) from error
-            elif any(s.instance_id == instance_ids[0] and self._may_be_listed_late(s) for s in self._seen.values()):
+            elif self._is_young(instance_ids[0]):
                 message = f"{region}: EC2 does not know {instance_ids[0]} yet"
                 raise Transient(message, cloud=CLOUD, code=error.code) from error
+
+    def _is_young(self, instance_id: str) -> bool:
+        seen = dict(self._seen).values()
+        return any(each.instance_id == instance_id and self._may_be_listed_late(each) for each in seen)
 
     def wait_terminated(self, launch_ids: Iterable[str], timeout_s: float) -> Sequence[str]:
         """What cannot be listed counts as still there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tradewind.autoscaler.providers.aws_clients import Clients
@@ -78,7 +79,7 @@ def _check_region(ground: Ground, region: AwsRegion) -> Iterator[Check]:
     yield _checked(f"{name} permission to launch", lambda: _dry_run(ec2, ground, region), mend)
     for code, offers in _by_quota(ground.offers_in(region)).items():
         mend = f"check the permission servicequotas:GetServiceQuota in {name}"
-        yield _checked(f"{name} quota {code}", lambda c=code, o=offers: _quota(ground, name, c, o), mend)  # type: ignore[misc]
+        yield _checked(f"{name} quota {code}", partial(_quota, ground, name, code, offers), mend)
 
 
 def _checked(name: str, ask: Callable[[], Check], mend: str) -> Check:
@@ -101,6 +102,10 @@ def _image(ec2: Any, settings: AwsSettings, region: AwsRegion) -> Check:
     if root != settings.root_device:
         fix = f"set root_device: {root}, or two disks are made"
         return Check(name, False, f"{region.image} calls its disk {root}, not {settings.root_device}", fix)
+    disks = [disk.get("Ebs", {}) for disk in images[0].get("BlockDeviceMappings", []) if disk["DeviceName"] == root]
+    needed_gib = max((disk.get("VolumeSize", 0) for disk in disks), default=0)
+    if needed_gib > settings.disk_gib:
+        return Check(name, False, f"{region.image} needs {needed_gib} GiB", f"set disk_gib: {needed_gib} or more")
     return Check(name, True, f"{region.image} ({images[0].get('Name', 'no name')})")
 
 

@@ -31,6 +31,12 @@ def quota_code(instance_type: str, is_spot: bool) -> str:
     return _QUOTAS[instance_type[0]][is_spot]
 
 
+@dataclass(frozen=True, slots=True)
+class Image:
+    root_device: str = "/dev/sda1"
+    size_gib: int = 40
+
+
 @dataclass
 class Part:
     """A disk or a network interface."""
@@ -89,7 +95,7 @@ class Region:
     """One region's books. Images, subnets and groups are there from the start."""
 
     name: str
-    images: dict[str, str] = field(default_factory=dict)  # id -> root device
+    images: dict[str, Image] = field(default_factory=dict)
     subnets: dict[str, str] = field(default_factory=dict)  # id -> zone
     groups: dict[str, str] = field(default_factory=dict)  # id -> name
     machines: dict[str, Machine] = field(default_factory=dict)
@@ -104,7 +110,7 @@ class Region:
         zones = [f"{name}{letter}" for letter in "abc"]
         return cls(
             name=name,
-            images={"ami-0123456789abcdef0": "/dev/sda1"},
+            images={"ami-0123456789abcdef0": Image()},
             subnets={f"subnet-{number:017x}": zone for number, zone in enumerate(zones, 1)},
             groups={"sg-0123456789abcdef0": "tradewind"},
             spot_prices={(zone, kind): 0.1 * vcpus for zone in zones for kind, vcpus in TYPES.items()},

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tradewind.emulators.aws_books import CODES, QUOTA_NAMES, Books, Machine, Part, Region
+from tradewind.emulators.aws_books import CODES, QUOTA_NAMES, Books, Image, Machine, Part, Region
 from tradewind.emulators.aws_wire import Form, Refused, iso, matches, page, tag_set
 
 ACCOUNT = "123456789012"
@@ -151,10 +151,7 @@ class Calls:
         for name in form.many("ImageId"):
             if name not in region.images:
                 raise Refused("InvalidAMIID.NotFound", f"The image id '[{name}]' does not exist")
-        items = [
-            {"imageId": name, "imageState": "available", "rootDeviceName": region.images[name], "name": "emulated"}
-            for name in form.many("ImageId") or region.images
-        ]
+        items = [_image_item(name, region.images[name]) for name in form.many("ImageId") or region.images]
         return {"imagesSet": items}
 
     def describe_subnets(self, form: Form, region: Region) -> Result:
@@ -198,6 +195,17 @@ def instance_item(machine: Machine) -> dict[str, Any]:
         "instanceLifecycle": "spot" if machine.is_spot else None,
         "spotInstanceRequestId": machine.spot_request or None,
         "tagSet": tag_set(machine.tags),
+    }
+
+
+def _image_item(name: str, image: Image) -> dict[str, Any]:
+    disk = {"deviceName": image.root_device, "ebs": {"volumeSize": image.size_gib, "deleteOnTermination": True}}
+    return {
+        "imageId": name,
+        "imageState": "available",
+        "name": "emulated",
+        "rootDeviceName": image.root_device,
+        "blockDeviceMapping": [disk],
     }
 
 

@@ -130,6 +130,12 @@ def _check_image(form: Form, region: Region) -> None:
         raise Refused("InvalidAMIID.Malformed", f'Invalid id: "{image}"')
     if image not in region.images:
         raise Refused("InvalidAMIID.NotFound", f"The image id '[{image}]' does not exist")
+    size_gib = int(form.get("BlockDeviceMapping.1.Ebs.VolumeSize", "1000000"))
+    if size_gib < region.images[image].size_gib:
+        message = (
+            f"Volume of size {size_gib}GB is smaller than snapshot, expect size>= {region.images[image].size_gib}GB"
+        )
+        raise Refused("InvalidBlockDeviceMapping", message)
 
 
 def _place(form: Form, region: Region) -> tuple[str, str]:

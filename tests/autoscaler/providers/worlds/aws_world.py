@@ -209,6 +209,7 @@ class AwsWorld:
             "a group that is not there": replace(right, regions=(replace(first, security_groups=("sg-none",)), *rest)),
             "a profile that is not there": replace(right, instance_profile="nobody"),
             "another root device": replace(right, root_device="/dev/xvda"),
+            "a disk smaller than the image": replace(right, disk_gib=20),
         }
         yield from ((flaw, self._provider(settings)) for flaw, settings in wrong.items())
         self.limit_quota(0)
