@@ -196,17 +196,15 @@ class AwsWorld:
         region.interfaces[interface.id] = interface
 
     def flawed(self) -> Iterable[tuple[str, Provider]]:
-        right = settings_at(self.emulator.url, FLEET)
-        first, *rest = right.regions
+        both = settings_at(self.emulator.url, FLEET)
+        region = both.regions[0]
+        right = replace(both, regions=(region,))
+        other_subnet = {"us-east-1a": region.subnets["us-east-1b"]}
         wrong: dict[str, AwsSettings] = {
-            "an image that is not there": replace(right, regions=(replace(first, image="ami-00000000"), *rest)),
-            "a subnet that is not there": replace(
-                right, regions=(replace(first, subnets={"us-east-1a": "subnet-none"}), *rest)
-            ),
-            "a subnet of another zone": replace(
-                right, regions=(replace(first, subnets={"us-east-1a": first.subnets["us-east-1b"]}), *rest)
-            ),
-            "a group that is not there": replace(right, regions=(replace(first, security_groups=("sg-none",)), *rest)),
+            "an image that is not there": replace(right, regions=(replace(region, image="ami-00000000"),)),
+            "a subnet that is not there": replace(right, regions=(replace(region, subnets={"us-east-1a": "none"}),)),
+            "a subnet of another zone": replace(right, regions=(replace(region, subnets=other_subnet),)),
+            "a group that is not there": replace(right, regions=(replace(region, security_groups=("sg-none",)),)),
             "a profile that is not there": replace(right, instance_profile="nobody"),
             "another root device": replace(right, root_device="/dev/xvda"),
             "a disk smaller than the image": replace(right, disk_gib=20),

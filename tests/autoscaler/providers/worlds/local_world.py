@@ -86,8 +86,9 @@ class LocalWorld:
             cloud.step()
 
     def close(self) -> None:
+        """Nothing runs that would have to be ended: the folder is all of it."""
         for cloud in self._open.values():
-            cloud.close()
+            cloud.detach()
 
     # --- the truth: the files on disk ---
 
@@ -141,9 +142,11 @@ class LocalWorld:
         self._cloud()  # nothing boots in a cloud that is not there
 
     def crowd(self, n: int) -> None:
-        cloud = self._cloud()
-        for number in range(n):
-            cloud.launch(make_spec(f"tw-crowd-{number}", self.spot))
+        self._cloud().launch(make_spec("tw-crowd-1", self.spot))
+        book = InstanceBook.open(self.folder / FLEET)
+        first = book.by_launch_id["tw-crowd-1"]
+        for number in range(2, n + 1):
+            book.put(replace(first, number=number, launch_id=f"tw-crowd-{number}"))
 
     def foreign(self) -> None:
         cloud = self._cloud(_STRANGERS)
