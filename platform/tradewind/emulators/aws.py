@@ -6,9 +6,10 @@
 
 What it simulates: client tokens, tags on instances, disks and interfaces, pending -> running -> shutting-down ->
 terminated on an injected clock, an hour of listing after the end, late listings, pages, filters, spot requests with
-notice and interruption, spot prices and price limits, stock-outs, quotas in vCPUs, dry runs, denied and expired
-credentials, throttling, server errors, lost answers, dead regions, boots that fail, instances that vanish, and the
-refusal of fields, names and values that EC2 refuses. `on_boot` and `on_end` let somebody run the user-data.
+notice and interruption, spot prices and price limits, stock-outs by hand or by a trace, quotas in vCPUs, dry runs,
+denied and expired credentials, throttling, server errors, lost answers, dead regions, boots that fail, instances that
+vanish, and the refusal of fields, names and values that EC2 refuses. `on_boot` and `on_end` (of `books`) let somebody
+run the user-data.
 
 What it does not: signatures are read, not verified; there is no IAM beyond `denied`; one instance a request; no fleets,
 launch templates, stopping or rebooting; no KMS; VPCs are names. Its limits are those that are written here.
@@ -32,12 +33,13 @@ from types import TracebackType
 
 from tradewind.emulators.aws_books import Books, Machine, Region
 from tradewind.emulators.aws_calls import Calls, caller_identity, instance_item, service_quota
-from tradewind.emulators.aws_launch import Shop, run_instances
+from tradewind.emulators.aws_launch import Shop, held_in, run_instances
 from tradewind.emulators.aws_metadata import Answer, Metadata
 from tradewind.emulators.aws_wire import Form, Refused, Scope, error_response, response
 
 ACCESS_KEY, SECRET_KEY = "AKIAEMULATED00000000", "emulated-secret-never-in-logs"
 REGIONS = ("us-east-1", "us-west-2")
+NOTICE_S = 120.0
 _log = logging.getLogger(__name__)
 
 
@@ -109,8 +111,18 @@ class AwsEmulator:
     def machines(self) -> list[Machine]:
         """Of all regions and owners, ended ones left out, as of now."""
         with self._lock:
-            self.books.step()
+            self._step()
             return [machine for machine in self.books.machines if machine.is_alive]
+
+    def _step(self) -> None:
+        """What is due, and spot machines beyond what their pool has left: the youngest first, with notice."""
+        self.books.step()
+        now_s = self.books.clock()
+        for pool, capacity in self.shop.capacity.items():
+            held = [machine for region in self.books.regions.values() for machine in held_in(pool, region)]
+            staying = [machine for machine in held if machine.taken_at_s is None]
+            for machine in staying[max(0, capacity(now_s)) :] if pool[2] else []:
+                self.preempt(machine, NOTICE_S)
 
     def preempt(self, machine: Machine, notice_s: float) -> None:
         """Spot interruption: marked now, taken after `notice_s`."""
@@ -126,7 +138,7 @@ class AwsEmulator:
         """One request. Raises Cut where no answer is to come."""
         if path.startswith("/imds/"):
             with self._lock:
-                self.books.step()
+                self._step()
                 return self.metadata.answer(method, path, headers)
         target = headers.get("x-amz-target", "")
         try:
@@ -150,7 +162,7 @@ class AwsEmulator:
         form = Form(b"" if target else body)
         action = form.action or target.partition(".")[2]
         self.log.append(action)
-        self.books.step()
+        self._step()
         self._may_fail(action, scope)
         if action == "RunInstances":
             return self._launch(form, region)

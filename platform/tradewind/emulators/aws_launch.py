@@ -6,6 +6,7 @@ import base64
 import binascii
 import hashlib
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tradewind.emulators.aws_books import TYPES, Books, Machine, Part, Region, quota_code
@@ -49,14 +50,35 @@ MAX_USER_DATA_BYTES = 16384
 _TAGGABLE = ("instance", "volume", "network-interface", "spot-instances-request")
 
 
+Pool = tuple[str, str, bool]  # zone, type, spot
+Capacity = Callable[[float], int]  # how many machines can be had at a time
+
+
 @dataclass
 class Shop:
     """What is sold at the moment."""
 
-    sold_out: set[tuple[str, str, bool]] = field(default_factory=set)  # (zone, type, spot)
+    sold_out: set[Pool] = field(default_factory=set)
+    capacity: dict[Pool, Capacity] = field(default_factory=dict)  # pools without an entry never run dry
     failing_boots: int = 0  # of the next launches
     profiles: set[str] = field(default_factory=lambda: {"tradewind-node"})
     reservations: set[str] = field(default_factory=set)
+
+
+def from_trace(counts: Sequence[int], gap_s: float, start_s: float) -> Capacity:
+    """A recorded trace of how many could be had, one number every `gap_s`; its last one stays."""
+
+    def at(now_s: float) -> int:
+        index = int((now_s - start_s) // gap_s)
+        return counts[max(0, min(index, len(counts) - 1))]
+
+    return at
+
+
+def held_in(pool: Pool, region: Region) -> list[Machine]:
+    """Oldest first."""
+    up = (machine for machine in region.machines.values() if machine.state in ("pending", "running"))
+    return [machine for machine in up if (machine.zone, machine.type, machine.is_spot) == pool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +106,8 @@ def run_instances(form: Form, region: Region, books: Books, shop: Shop) -> Machi
         return _again(region, token, fingerprint)
     _check_price(wanted, region)
     _check_quota(wanted, region)
-    _check_stock(wanted, shop, form)
+    held = held_in((wanted.zone, wanted.type, wanted.is_spot), region)
+    _check_stock(wanted, shop, form, len(held), books.clock())
     machine = _make(form, wanted, region, books, shop)
     if token:
         region.tokens[token] = (fingerprint, machine.id)
@@ -210,13 +233,15 @@ def _check_quota(wanted: Wanted, region: Region) -> None:
     raise Refused("VcpuLimitExceeded", "You have requested more vCPU capacity than your current vCPU limit")
 
 
-def _check_stock(wanted: Wanted, shop: Shop, form: Form) -> None:
+def _check_stock(wanted: Wanted, shop: Shop, form: Form, held: int, now_s: float) -> None:
     target = form.get("CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId")
     if target and target not in shop.reservations:
         raise Refused(
             "InvalidCapacityReservationIdNotFoundException", f"The capacity reservation {target} does not exist"
         )
-    if not target and (wanted.zone, wanted.type, wanted.is_spot) in shop.sold_out:
+    pool = (wanted.zone, wanted.type, wanted.is_spot)
+    is_full = pool in shop.capacity and held >= shop.capacity[pool](now_s)
+    if not target and (is_full or pool in shop.sold_out):
         message = f"We currently do not have sufficient {wanted.type} capacity in the zone {wanted.zone}."
         raise Refused("InsufficientInstanceCapacity", message, 500)  # yes, a server error
 

@@ -27,7 +27,8 @@ from tradewind.autoscaler.providers.aws_requests import (
 from tradewind.autoscaler.providers.aws_settings import AwsRegion, AwsSettings
 from tradewind.autoscaler.providers.base import CloudState
 from tradewind.autoscaler.providers.partial import PartialListing
-from tradewind.errors import AmbiguousOutcome, ConfigError, Conflict, InvalidRequest, Transient, Unsupported
+from tradewind.emulators.aws_launch import from_trace
+from tradewind.errors import AmbiguousOutcome, ConfigError, Conflict, InvalidRequest, Stockout, Transient, Unsupported
 from tradewind.model import Capacity, EndReason
 
 SETTINGS = settings_at("", FLEET)
@@ -379,3 +380,24 @@ def test_boot_and_end_are_told(world: AwsWorld) -> None:
     world.advance(BOOTED_S)
     provider.terminate(["tw-1"])
     assert told == [f"boot {node.instance_id}", f"end {node.instance_id}"]
+
+
+def test_a_pool_follows_a_trace(world: AwsWorld) -> None:
+    """Two can be had for ten minutes, then one, then none: what is too much is taken back, with notice."""
+    pool = (SPOT.market.zone, SPOT.market.instance_type, True)
+    world.emulator.shop.capacity[pool] = from_trace([2, 1, 0], 600.0, world.now)
+    provider = world.provider()
+    for name in ("tw-1", "tw-2"):
+        provider.launch(make_spec(name, SPOT))
+    with pytest.raises(Stockout):
+        provider.launch(make_spec("tw-3", SPOT))
+    world.advance(601)
+    noticed = {node.launch_id for node in provider.list_nodes() if node.notice_deadline_s is not None}
+    assert noticed == {"tw-2"}
+    world.advance(599)
+    alive = {node.launch_id for node in provider.list_nodes() if node.state is CloudState.RUNNING}
+    assert alive == {"tw-1"}
+    world.advance(600)
+    assert world.emulator.machines() == []
+    with pytest.raises(Stockout):
+        provider.launch(make_spec("tw-4", SPOT))
