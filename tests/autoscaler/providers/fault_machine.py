@@ -90,6 +90,7 @@ class FaultMachine(RuleBasedStateMachine):
         self.log: list[bytes] = []
         self._numbers = itertools.count(1)
         self._dies_at_intent = False
+        self._noticed: set[str] = set()
         self._made: dict[str, set[str]] = {}  # launch id -> instance ids, ever
         self.start()
 
@@ -216,7 +217,9 @@ class FaultMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.can("preempt") and self._running_spot())
     @rule(notice_s=st.sampled_from([0.0, 30.0, 120.0]), data=st.data())
     def preempt(self, notice_s: float, data: st.DataObject) -> None:
-        self.world.preempt(data.draw(st.sampled_from(self._running_spot())), notice_s)
+        launch_id = data.draw(st.sampled_from(self._running_spot()))
+        self._noticed.add(launch_id)
+        self.world.preempt(launch_id, notice_s)
         self.tick()
 
     @precondition(lambda self: self.can("vanish") and self._running_spot())
@@ -227,7 +230,8 @@ class FaultMachine(RuleBasedStateMachine):
 
     def _running_spot(self) -> list[str]:
         spot = [truth for truth in self.world.instances() if truth.market.capacity == "spot" and truth.launch_id]
-        return sorted(truth.launch_id for truth in spot if truth.state == "running")
+        running = (truth.launch_id for truth in spot if truth.state == "running")
+        return sorted(name for name in running if name not in self._noticed)  # a cloud takes a node once
 
     # --- what always holds ---
 
