@@ -40,6 +40,9 @@ class WorldClock:
     def now_s(self) -> float:
         return self._world.now_s()
 
+    def steady_s(self) -> float:
+        return self._world.now_s()
+
     def sleep(self, duration_s: float) -> None:
         """In larger steps than asked for: every look in between is some HTTP calls."""
         self._world.advance(max(duration_s, 10.0))
