@@ -116,14 +116,12 @@ class GcpTpu:
     def _known(self, spec: LaunchSpec, name: str) -> CloudNode | None:
         """A slice of this launch id in any zone; or that it had one: a node's name is free again once it is deleted.
         Other zones may be dead, which must not keep us from this one."""
-        views = dict(zip(self._zones, self._try_views(), strict=True))
-        here = views.get(spec.offer.market.zone)
-        if isinstance(here, ProviderError):
-            raise here
-        for node in self._listed(view for view in views.values() if isinstance(view, ZoneView)):
+        here = self._view(spec.offer.market.zone)
+        others = self._try_views([zone for zone in self._zones if zone != here.zone])
+        for node in self._listed([here, *(view for view in others if isinstance(view, ZoneView))]):
             if node.launch_id == spec.launch_id:
                 return self._same(spec, node)
-        told = here.deeds.get(name) if here else None
+        told = here.deeds.get(name)
         ended = gcp_slice.ended_slice(told, self._names) if told else None
         return ended if ended is not None and ended.end is EndReason.TERMINATED else None
 
@@ -162,7 +160,7 @@ class GcpTpu:
 
     def list_nodes(self) -> Sequence[CloudNode]:
         """PartialListing where only some regions answer."""
-        tried = dict(zip(self._zones, self._try_views(), strict=True))
+        tried = dict(zip(self._zones, self._try_views(self._zones), strict=True))
         views = [view for view in tried.values() if isinstance(view, ZoneView)]
         errors = {region_of(zone): error for zone, error in tried.items() if isinstance(error, ProviderError)}
         if errors and not views:
@@ -192,17 +190,17 @@ class GcpTpu:
 
     def _views(self) -> list[ZoneView]:
         """Every zone, or the error of the first that does not answer."""
-        views = self._try_views()
+        views = self._try_views(self._zones)
         for view in views:
             if isinstance(view, ProviderError):
                 raise view
         return [view for view in views if isinstance(view, ZoneView)]
 
-    def _try_views(self) -> list[ZoneView | ProviderError]:
-        if not self._zones:
+    def _try_views(self, zones: Sequence[str]) -> list[ZoneView | ProviderError]:
+        if not zones:
             return []
-        with ThreadPoolExecutor(len(self._zones), "gcp-tpu") as pool:
-            return list(pool.map(self._try_view, self._zones))
+        with ThreadPoolExecutor(len(zones), "gcp-tpu") as pool:
+            return list(pool.map(self._try_view, zones))
 
     def _try_view(self, zone: str) -> ZoneView | ProviderError:
         try:
@@ -247,7 +245,7 @@ class GcpTpu:
         seen: set[str] = set()
         blind: list[ProviderError] = []
         failed: list[ProviderError] = []
-        for view in self._try_views():
+        for view in self._try_views(self._zones):
             if isinstance(view, ProviderError):
                 blind.append(view)
                 continue
