@@ -164,6 +164,7 @@ class Tpu:
         return operation
 
     def _leave(self, node: TpuNode, operation: JSON | None = None) -> None:
+        delay_s = self.delete_s if node.is_up else 0.0  # of one that has ended, only the record is left
         node.body["state"] = "DELETING"
 
         def gone() -> None:
@@ -171,7 +172,7 @@ class Tpu:
             if operation is not None:
                 self._finish(operation)
 
-        self.time.after(self.delete_s, gone)
+        self.time.after(delay_s, gone)
 
     def remove(self, node: TpuNode) -> None:
         if self.nodes.get(node.body["name"]) is node:
@@ -286,6 +287,7 @@ class Tpu:
         if owned and not forced:
             raise Refused(400, "", f"{name} has nodes; use force to delete them, too", "FAILED_PRECONDITION")
         operation = self._begin("delete", zone, name)
+        delay_s = 0.0 if queued["state"]["state"] in ("FAILED", "SUSPENDED") else self.delete_s
         queued["state"] = {"state": "DELETING"}
         for node in owned:
             self._leave(node)
@@ -294,7 +296,7 @@ class Tpu:
             self.queued.pop(name, None)
             self._finish(operation)
 
-        self.time.after(self.delete_s, gone)
+        self.time.after(delay_s, gone)
         return operation
 
     # --- reading -----------------------------------------------------------------------------------------------
