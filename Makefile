@@ -28,13 +28,16 @@ demo: $(STAMP)  ## train through two preemptions on pretend clouds, and print th
 
 test: $(STAMP)  ## lint, types, and all tests (under 10 minutes on 2 cores)
 	@$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow and not faults"
 
 test-slow: $(STAMP)  ## the tests that take minutes each (the demo, as a newcomer runs it)
 	$(BIN)/python -m pytest -m slow
 
+test-faults: $(STAMP)  ## 500 random fault sequences on every cloud's emulator (up to an hour each)
+	$(BIN)/python -m pytest -m faults
+
 test-fast: $(STAMP)  ## the tests that need no Ray (seconds)
-	$(BIN)/python -m pytest -m "not ray and not e2e and not slow"
+	$(BIN)/python -m pytest -m "not ray and not e2e and not slow and not faults"
 
 check: $(STAMP)  ## ruff and strict mypy
 	$(BIN)/ruff check .
@@ -51,4 +54,4 @@ bench: $(STAMP)  ## run every benchmark; each prints its figures and bars
 clean:  ## remove .venv and everything that was built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info platform/*.egg-info
 
-.PHONY: help setup demo test test-slow test-fast check format bench clean
+.PHONY: help setup demo test test-slow test-faults test-fast check format bench clean

@@ -21,7 +21,7 @@ from tradewind.model import EndReason
 from tradewind.service import local_root
 from tradewind.states import JobState, NodeState
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 # Cheapest first: azure (sold out for the whole run), aws (its first two nodes never boot), gcp, aws on demand.
 FLEET = """\

@@ -18,7 +18,7 @@ from tradewind.model import Capacity
 from tradewind.service import local_root
 from tradewind.states import JobState, NodeState
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 # A GPU is 0.23 $/h on spot and 0.53 $/h on demand: over the horizon a move is worth it.
 FLEET = """\

@@ -20,6 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import pytest
+from _pytest.mark import ParameterSet
+
 from tradewind.autoscaler.providers.base import LaunchSpec, PriceSource, Provider
 from tradewind.model import LABEL_LAUNCH_ID, Market, Offer
 
@@ -131,10 +134,21 @@ def max_price(offer: Offer) -> int:
     return offer.price_uusd_per_h * 3 // 2
 
 
+_RARE = ("tpu", "tpu_queue")
+
+
 def find_worlds() -> dict[str, Callable[[Path], World]]:
     """By name, every world beside this file."""
     names = sorted(path.stem for path in (Path(__file__).parent / "worlds").glob("*_world.py"))
     return {name.removesuffix("_world"): importlib.import_module(f"worlds.{name}").open_world for name in names}
+
+
+def marked(worlds: Mapping[str, Callable[[Path], World]]) -> list[ParameterSet]:
+    """For `parametrize`. What is told by one cloud of a vendor is not asked of its others at every run."""
+    return [
+        pytest.param(open_world, id=name, marks=pytest.mark.slow if name in _RARE else ())
+        for name, open_world in worlds.items()
+    ]
 
 
 def run_and_kill(code: str, arguments: Sequence[str], happened: Callable[[], bool], timeout_s: float = 60.0) -> None:

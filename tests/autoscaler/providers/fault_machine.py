@@ -276,6 +276,7 @@ class FaultMachine(RuleBasedStateMachine):
             self.loop.tick()
         self.world.advance(ENDED_S)
         self.provider.delete_debris(self.provider.list_debris())
+        self.world.advance(ENDED_S)
         self.loop.tick()
 
 

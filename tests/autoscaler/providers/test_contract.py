@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cloud_world import World, find_worlds
+from cloud_world import World, find_worlds, marked
 from contract import CASES, Case
 
 WORLDS = find_worlds()
 
 
-@pytest.mark.parametrize("open_world", WORLDS.values(), ids=WORLDS)
+@pytest.mark.parametrize("open_world", marked(WORLDS))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_contract(case: Case, open_world: Callable[[Path], World], tmp_path: Path) -> None:
     world = open_world(tmp_path)
