@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 Resources = Mapping[str, float]  # as Ray counts them: {"CPU": 4, "GPU": 1}
 Labels = Mapping[str, str]
@@ -56,6 +57,19 @@ class Market:
         return self.key
 
 
+@lru_cache(maxsize=4096)  # every tick looks at all offers
+def _labels(market: Market, accelerator: str) -> tuple[tuple[str, str], ...]:
+    found = {
+        LABEL_MARKET_TYPE: str(market.capacity),
+        LABEL_REGION: market.region,
+        LABEL_ZONE: market.zone,
+        LABEL_CLOUD: market.cloud,
+        LABEL_INSTANCE_TYPE: market.instance_type,
+        LABEL_ACCELERATOR: accelerator,
+    }
+    return tuple((key, re.sub(r"[^A-Za-z0-9._-]", "_", value)) for key, value in found.items() if value)
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
     """Something that can be launched, at a price. An unknown price is None, never 0."""
@@ -83,15 +97,7 @@ class Offer:
     @property
     def labels(self) -> dict[str, str]:
         """As Ray takes them: other signs than letters, digits, '-', '_' and '.' become '_'."""
-        found = {
-            LABEL_MARKET_TYPE: str(self.market.capacity),
-            LABEL_REGION: self.market.region,
-            LABEL_ZONE: self.market.zone,
-            LABEL_CLOUD: self.market.cloud,
-            LABEL_INSTANCE_TYPE: self.market.instance_type,
-            LABEL_ACCELERATOR: self.accelerator,
-        }
-        return {key: re.sub(r"[^A-Za-z0-9._-]", "_", value) for key, value in found.items() if value}
+        return dict(_labels(self.market, self.accelerator))
 
 
 @dataclass(frozen=True, slots=True)
