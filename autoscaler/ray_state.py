@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -55,7 +56,8 @@ class RayState:
         self._jobs = gcs_service_pb2_grpc.JobInfoGcsServiceStub(self._channel)
         self._tasks = gcs_service_pb2_grpc.TaskInfoGcsServiceStub(self._channel)
         self._kv = gcs_service_pb2_grpc.InternalKVGcsServiceStub(self._channel)
-        self._report_version = 0
+        # GCS keeps the report of the highest version: a controller that starts again must go on above the last one.
+        self._report_version = time.time_ns() // 1_000_000
         self._announced = False
 
     def close(self) -> None:

@@ -219,6 +219,11 @@ def test_a_wrong_node_id_is_refused_before_it_reaches_the_head(cell: Any, ray_st
 
 def test_ray_status_shows_what_was_reported(cell: Any, ray_state: RayState) -> None:
     version = ray_state.snapshot().version
+    before = RayState(cell.head.gcs_address)  # of a controller before this one, which told more often
+    for _ in range(3):
+        before.report(RayReport(pending=(("g2-standard-4", "tw-0", "booting"),), version=version))
+    before.close()
+    ray_state = RayState(cell.head.gcs_address)
     pending = (("g2-standard-4", "tw-1", "booting"),)
     ray_state.report(RayReport(pending=pending, failed=(("p4d", "sold out", time.time()),), version=version))
     # `ray status`, minus the start of another interpreter
@@ -227,6 +232,7 @@ def test_ray_status_shows_what_was_reported(cell: Any, ray_state: RayState) -> N
         f"found = status({cell.head.gcs_address!r})\n"
         "print([n.instance_id for n in found.pending_nodes], [f.details for f in found.failed_nodes])"
     )
+    ray_state.close()
     assert "tw-1" in done.stdout, done.stderr
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 WORLDS = find_worlds()
-FEW, MANY, STEPS = 8, 500, 25
+FEW, MANY, STEPS = 5, 500, 25
 
 
 def run(open_world: Callable[[Path], World], sequences: int) -> None:

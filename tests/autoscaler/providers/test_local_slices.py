@@ -159,6 +159,7 @@ def fleet(cell: Any) -> Iterator[Fleet]:
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_a_slice_reserved_by_rays_own_means_is_bought_used_and_gone(cell: Any, fleet: Fleet) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", DRIVER], env=cell.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
