@@ -134,7 +134,7 @@ def max_price(offer: Offer) -> int:
     return offer.price_uusd_per_h * 3 // 2
 
 
-_RARE = ("tpu", "tpu_queue")
+_RARE = ("gcp", "tpu", "tpu_queue")
 
 
 def find_worlds() -> dict[str, Callable[[Path], World]]:
@@ -144,7 +144,7 @@ def find_worlds() -> dict[str, Callable[[Path], World]]:
 
 
 def marked(worlds: Mapping[str, Callable[[Path], World]]) -> list[ParameterSet]:
-    """For `parametrize`. What is told by one cloud of a vendor is not asked of its others at every run."""
+    """For `parametrize`. Worlds whose SDK is slow to load are left to `make test-slow`."""
     return [
         pytest.param(open_world, id=name, marks=pytest.mark.slow if name in _RARE else ())
         for name, open_world in worlds.items()
