@@ -100,6 +100,7 @@ class Compute:
     provision_s: float = 2.0
     boot_s: float = 20.0
     delete_s: float = 15.0
+    retry_after_s: int = 1  # between two looks at an operation
     on_boot: Callable[[Vm], None] = lambda _: None
     on_end: Callable[[Vm], None] = lambda _: None
     groups: set[str] = field(default_factory=lambda: {"tradewind"})
@@ -374,7 +375,11 @@ class Compute:
         path = f"/subscriptions/{self.subscription}/providers/Microsoft.Compute/locations/{region}/operations"
         link = f"{path}/{uuid.uuid4()}?api-version=2024-07-01"
         self.operations[link.partition("?")[0]] = {"status": "InProgress", "startTime": stamp(self.time.now_s())}
-        return {"Azure-AsyncOperation": link, "Location": f"{link}&monitor=true", "Retry-After": "1"}
+        return {
+            "Azure-AsyncOperation": link,
+            "Location": f"{link}&monitor=true",
+            "Retry-After": str(self.retry_after_s),
+        }
 
     def _finish(self, link: str, error: tuple[str, str] | None = None) -> None:
         operation = self.operations[link.partition("?")[0]]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
+import importlib
 import re
+import sys
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -30,10 +33,10 @@ def required(parameter: str) -> Refused:
 
 def check_schema(body: Any, shape: Any, where: str = "") -> None:
     """Against the SDK's own types: Azure refuses a member that it does not know."""
-    if typing.is_typeddict(shape):
+    if hasattr(shape, "__required_keys__"):  # a TypedDict, be it of typing or of typing_extensions
         if not isinstance(body, dict):
             raise Refused(400, "InvalidRequestContent", f"{where or 'the body'} must be an object")
-        known = typing.get_type_hints(shape)
+        known = _members(shape)
         for key, value in body.items():
             if key not in known:
                 message = f"Could not find member '{key}' on object of type '{shape.__name__}'. Path '{where}{key}'."
@@ -42,6 +45,14 @@ def check_schema(body: Any, shape: Any, where: str = "") -> None:
     elif typing.get_origin(shape) is list and isinstance(body, list):
         for number, item in enumerate(body):
             check_schema(item, typing.get_args(shape)[0], f"{where[:-1]}[{number}].")
+
+
+@functools.cache
+def _members(shape: Any) -> Mapping[str, Any]:
+    """The SDK's types name its enums without importing them."""
+    module = sys.modules[shape.__module__]
+    models = importlib.import_module(shape.__module__.replace(".types", ".models"))
+    return typing.get_type_hints(shape, {**vars(models), **vars(module)})
 
 
 def check_tags(tags: Mapping[str, str]) -> None:
