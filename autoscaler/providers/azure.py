@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -61,7 +64,8 @@ class AzureProvider:
         self._names = Names(settings.fleet)
         self._api = AzureApi(settings, credential)
         self._clock, self._sleep = clock, sleep
-        self._launching: dict[str, int] = {}  # how many calls are under way: their interfaces are no debris
+        self._lock = threading.Lock()
+        self._launching: Counter[str] = Counter()  # calls that are under way: their interfaces are no debris
         self._seen: dict[str, tuple[CloudNode, float]] = {}  # launches, and when each was last listed
         self._ended: dict[str, CloudNode] = {}  # by the activity log
         self._is_log_read = False
@@ -80,12 +84,20 @@ class AzureProvider:
             return self._same(spec, known)
         if (ended := self._ended_before(spec)) is not None:
             return ended
-        self._launching[spec.launch_id] = self._launching.get(spec.launch_id, 0) + 1
-        try:
+        with self._under_way(spec.launch_id):
             self._create(spec, body)
-        finally:
-            self._launching[spec.launch_id] -= 1
         return self._answer(spec)
+
+    @contextmanager
+    def _under_way(self, launch_id: str) -> Iterator[None]:
+        with self._lock:
+            self._launching[launch_id] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._launching[launch_id] -= 1
+                self._launching = +self._launching  # without those that are done
 
     def _same(self, spec: LaunchSpec, vm: JSON) -> CloudNode:
         """This launch id has its machine. The name is ours, unless somebody else has had the same idea."""
@@ -143,7 +155,7 @@ class AzureProvider:
     def _unseen(self, spec: LaunchSpec, state: CloudState) -> CloudNode:
         return CloudNode(spec.launch_id, self._names.vm(spec.launch_id), spec.offer, state, created_at_s=self._clock())
 
-    def _clean(self, delete: Callable[[], None], launch_id: str) -> None:
+    def _clean(self, delete: Callable[[], object], launch_id: str) -> None:
         """What cannot be removed now is debris, and found as such."""
         try:
             delete()
@@ -214,7 +226,8 @@ class AzureProvider:
         if not is_launch_id(launch_id):
             return None  # never ours
         try:
-            self._api.delete_vm(self._names.vm(launch_id))
+            if not self._api.delete_vm(self._names.vm(launch_id)):
+                self._api.delete_nic(self._names.nic(launch_id))  # a launch that came no further
         except NotFound:
             return None
         except ProviderError as error:  # the others are ended all the same
@@ -252,11 +265,13 @@ class AzureProvider:
                 except NotFound:
                     _log.info("%s is gone already", name)
 
-    def _debris(self) -> Mapping[str, Callable[[], None]]:
+    def _debris(self) -> Mapping[str, Callable[[], object]]:
         """By name, how to remove it: machines that failed or went down, interfaces and disks that nothing uses."""
-        under_way = {launch_id for launch_id, calls in list(self._launching.items()) if calls}
+        with self._lock:
+            under_way = set(self._launching)
         machines = list(self._machines())
-        found = [("virtualMachines", vm, self._api.delete_vm) for vm, s in machines if azure_vm.is_leftover(vm, s)]
+        found: list[tuple[str, JSON, Callable[[str], object]]] = []
+        found += [("virtualMachines", vm, self._api.delete_vm) for vm, s in machines if azure_vm.is_leftover(vm, s)]
         nics = [nic for nic in self._api.list_nics() if not nic["properties"].get("virtualMachine")]
         found += [("networkInterfaces", nic, self._api.delete_nic) for nic in nics]
         disks = [disk for disk in self._api.list_disks() if not disk.get("managedBy")]

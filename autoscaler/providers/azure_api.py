@@ -47,10 +47,11 @@ class AzureApi:
             )
         )
 
-    def delete_vm(self, name: str) -> None:
-        """Accepted; one that is not there is no error. By force: it was drained, or is not worth waiting for."""
+    def delete_vm(self, name: str) -> bool:
+        """Accepted; False: there is none. By force: it was drained, or is not worth waiting for."""
         group, vms = self.settings.resource_group, self._compute.virtual_machines
-        self._call(lambda: vms.begin_delete(group, name, force_deletion=True, polling=False))
+        hands = {"force_deletion": True, "polling": False, "cls": _status_code}
+        return bool(self._call(lambda: vms.begin_delete(group, name, **hands).result()) != 204)
 
     def list_vms(self) -> Iterator[JSON]:
         return self._all(lambda: self._compute.virtual_machines.list(self.settings.resource_group))
@@ -162,6 +163,10 @@ class AzureApi:
             retry_total=0,
             **({"connection_verify": self.settings.ca_file} if self.settings.ca_file else {}),
         )
+
+
+def _status_code(answer: Any, *_: Any) -> int:
+    return int(answer.http_response.status_code)
 
 
 def _plain(item: Any) -> JSON:

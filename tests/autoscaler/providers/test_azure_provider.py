@@ -18,13 +18,14 @@ from cloud_world import BOOTED_S, ENDED_S, FLEET, make_spec
 from worlds.azure_world import OFFERS, ON_DEMAND, SPOT, AzureWorld, user_data
 
 from tradewind.autoscaler.providers import azure_log, azure_vm
+from tradewind.autoscaler.providers.azure_api import AzureApi
 from tradewind.autoscaler.providers.azure_preflight import is_granted
 from tradewind.autoscaler.providers.azure_prices import AzurePrices
 from tradewind.autoscaler.providers.azure_settings import AzureRegion, AzureSettings, Names, zone_number, zone_of
 from tradewind.autoscaler.providers.azure_vm import Status
 from tradewind.autoscaler.providers.base import CloudNode, CloudState
 from tradewind.emulators.azure import AzureEmulator
-from tradewind.errors import ConfigError, InvalidRequest, Stockout
+from tradewind.errors import AmbiguousOutcome, ConfigError, InvalidRequest, Stockout
 from tradewind.model import EndReason, Market
 
 SUBNET = "/subscriptions/s/resourceGroups/net/providers/Microsoft.Network/virtualNetworks/v/subnets/default"
@@ -282,13 +283,21 @@ def test_the_activity_log_is_asked_only_when_one_is_missing(world: AzureWorld) -
 def test_an_interface_without_its_machine_is_debris_or_is_used_again(world: AzureWorld) -> None:
     """The controller died between the two calls."""
     provider, settings, spec = world.provider(), world.settings(), make_spec("tw-1", SPOT)
-    from tradewind.autoscaler.providers.azure_api import AzureApi
-
     nic = Names(FLEET).nic("tw-1")
     AzureApi(settings, world.emulator.credential()).put_nic(nic, azure_vm.nic_body(spec, settings))
     assert list(provider.list_debris()) == [f"networkInterfaces/{nic}"]
     provider.launch(spec)
     assert (list(provider.list_debris()), len(world.emulator.compute.nics)) == ([], 1)
+
+
+def test_the_end_of_a_launch_that_came_no_further_takes_its_interface(world: AzureWorld) -> None:
+    provider = world.provider()
+    world.cut_before_doing(1)
+    with pytest.raises(AmbiguousOutcome):
+        provider.launch(make_spec("tw-1", SPOT))
+    assert world.debris() != []
+    provider.terminate(["tw-1"])
+    assert world.debris() == []
 
 
 def test_an_existing_machine_is_never_changed(world: AzureWorld) -> None:
@@ -303,7 +312,7 @@ def test_an_existing_machine_is_never_changed(world: AzureWorld) -> None:
 def test_a_launch_is_sent_once_although_the_server_fails(world: AzureWorld) -> None:
     provider = world.provider()
     world.cut_after_sending(1)
-    with pytest.raises(Exception, match="no answer"):
+    with pytest.raises(AmbiguousOutcome):
         provider.launch(make_spec("tw-1", SPOT))
     assert sum(call.startswith("PUT") and "virtualMachines" in call for call in world.emulator.calls) == 1
 
