@@ -157,7 +157,7 @@ class AzureApi:
             self._credential,
             self.settings.subscription,
             base_url=self._url,
-            credential_scopes=[f"{_MANAGEMENT}/.default"],
+            credential_scopes=[f"{self._url}/.default"],
             connection_timeout=self.settings.timeout_s,
             read_timeout=self.settings.timeout_s,
             retry_total=0,

@@ -207,8 +207,8 @@ _WRAPPERS = ("DeploymentFailed", "ResourceDeploymentFailure", "InvalidTemplateDe
 
 def refusal(code: str, message: str, status: int = 0) -> ProviderError:
     """One error of the tree. A code that nobody has heard of is loud, is not tried again, and blocks the offer."""
-    if status == 429:
-        return _BUSY.error(code or "429", message)
+    if status in (412, 429):  # these mean one thing, whatever the code
+        return _BY_STATUS[status].error(code or str(status), message)
     for codes, pattern, meaning in _BY_TEXT:
         if code in codes.split() and pattern.search(message):
             return meaning.error(code, message)

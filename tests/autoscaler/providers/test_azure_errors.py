@@ -120,8 +120,9 @@ def test_an_answer_without_a_code(status: int, kind: type[ProviderError]) -> Non
     assert type(azure_errors.of_answer("<html>a proxy says no</html>", status)) is kind
 
 
-def test_too_many_calls_are_told_by_the_status_whatever_the_code() -> None:
+def test_some_are_told_by_the_status_whatever_the_code() -> None:
     assert isinstance(azure_errors.refusal("OperationNotAllowed", "limit reached", 429), Throttled)
+    assert isinstance(azure_errors.refusal("SomethingElse", "it exists", 412), Conflict)
 
 
 def test_an_unknown_code_is_loud_and_not_tried_again(caplog: pytest.LogCaptureFixture) -> None:

@@ -25,7 +25,7 @@ from tradewind.autoscaler.providers.azure_settings import AzureRegion, AzureSett
 from tradewind.autoscaler.providers.azure_vm import Status
 from tradewind.autoscaler.providers.base import CloudNode, CloudState
 from tradewind.emulators.azure import AzureEmulator
-from tradewind.errors import AmbiguousOutcome, ConfigError, InvalidRequest, Stockout
+from tradewind.errors import AmbiguousOutcome, ConfigError, Conflict, InvalidRequest, Stockout
 from tradewind.model import EndReason, Market
 
 SUBNET = "/subscriptions/s/resourceGroups/net/providers/Microsoft.Network/virtualNetworks/v/subnets/default"
@@ -307,6 +307,14 @@ def test_an_existing_machine_is_never_changed(world: AzureWorld) -> None:
     changed = world.azure(replace(world.settings(), disk_gib=500, tags={"a": "b"}))
     assert changed.launch(make_spec("tw-1", SPOT)).instance_id == first.instance_id
     assert [vm.body["tags"] for vm in world.emulator.compute.vms.values()] == [v.body["tags"] for v in before.values()]
+
+
+def test_a_machine_is_made_only_if_there_is_none(world: AzureWorld) -> None:
+    """Between the look and the call somebody else may have made it."""
+    api, spec = AzureApi(world.settings(), world.emulator.credential()), make_spec("tw-1", SPOT)
+    world.provider().launch(spec)
+    with pytest.raises(Conflict):
+        api.create_vm(Names(FLEET).vm("tw-1"), azure_vm.vm_body(spec, world.settings(), "", KEY))
 
 
 def test_a_launch_is_sent_once_although_the_server_fails(world: AzureWorld) -> None:
