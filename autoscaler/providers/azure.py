@@ -38,6 +38,7 @@ from tradewind.model import EndReason, Offer
 
 WAIT_POLL_S = 5.0
 REMEMBERED_S = 3600.0  # how far back the activity log is read; the Protocol asks for ten minutes
+LOG_LAG_S = 1200.0  # by then the log has told of one that is missing, or never will
 _LOG = "/providers/Microsoft.Insights/eventtypes/management/values"
 _LOG_VERSION = "2015-04-01"
 _log = logging.getLogger(__name__)
@@ -195,7 +196,7 @@ class AzureProvider:
     def _learn_ends(self, listed: set[str], now_s: float) -> None:
         """Of those that are missing, and after a start of all: from the activity log. It is not asked otherwise."""
         oldest_s = now_s - REMEMBERED_S
-        self._seen = {k: v for k, v in list(self._seen.items()) if v[1] >= oldest_s}
+        self._seen = {k: v for k, v in list(self._seen.items()) if v[1] >= now_s - LOG_LAG_S}
         self._ended = {k: v for k, v in list(self._ended.items()) if (v.billed_until_s or v.created_at_s) >= oldest_s}
         if not self._is_log_read or set(self._seen) - listed - set(self._ended):
             self._read_log(f"resourceGroupName eq '{self.settings.resource_group}'")
