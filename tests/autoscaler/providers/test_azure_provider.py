@@ -25,7 +25,7 @@ from tradewind.autoscaler.providers.azure_settings import AzureRegion, AzureSett
 from tradewind.autoscaler.providers.azure_vm import Status
 from tradewind.autoscaler.providers.base import CloudNode, CloudState
 from tradewind.emulators.azure import AzureEmulator
-from tradewind.errors import AmbiguousOutcome, ConfigError, Conflict, InvalidRequest, Stockout
+from tradewind.errors import AmbiguousOutcome, ConfigError, Conflict, InvalidRequest, QuotaExceeded, Stockout
 from tradewind.model import EndReason, Market
 
 SUBNET = "/subscriptions/s/resourceGroups/net/providers/Microsoft.Network/virtualNetworks/v/subnets/default"
@@ -212,7 +212,18 @@ def test_a_refusal_that_comes_late_is_listed_as_an_end_and_is_debris(world: Azur
     assert (world.debris(), world.emulator.compute.nics, world.emulator.compute.disks) == ([], {}, {})
 
 
-def test_a_refused_launch_id_is_not_refused_as_used_when_it_is_sent_again(world: AzureWorld) -> None:
+@pytest.mark.parametrize("refuse", ["stock_out", "limit_quota"])
+def test_a_refused_launch_cleans_up_behind_itself(world: AzureWorld, refuse: str) -> None:
+    """Whether Azure says no at once, or accepts and leaves a failed machine."""
+    world.stock_out(SPOT) if refuse == "stock_out" else world.limit_quota(0)
+    with pytest.raises((Stockout, QuotaExceeded)):
+        world.provider().launch(make_spec("tw-1", SPOT))
+    world.advance(ENDED_S)
+    compute = world.emulator.compute
+    assert (compute.vms, compute.nics, compute.disks) == ({}, {}, {})
+
+
+def test_a_refused_launch_id_never_gets_a_machine_later(world: AzureWorld) -> None:
     """It has had its machine, if only a failed one: the loop takes a new id for the next attempt."""
     provider = world.provider()
     world.stock_out(SPOT)
