@@ -28,7 +28,8 @@ demo: $(STAMP)  ## train through two preemptions on pretend clouds, and print th
 
 test: $(STAMP)  ## lint, types, and all tests (under 10 minutes on 2 cores)
 	@$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest -m "not slow and not faults"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not ray and not e2e and not slow and not faults"
+	$(BIN)/python -m pytest -m "(ray or e2e) and not slow and not faults"
 
 test-slow: $(STAMP)  ## the tests that take minutes each (the demo, as a newcomer runs it)
 	$(BIN)/python -m pytest -m slow
@@ -37,7 +38,7 @@ test-faults: $(STAMP)  ## 500 random fault sequences on every cloud's emulator (
 	$(BIN)/python -m pytest -m faults
 
 test-fast: $(STAMP)  ## the tests that need no Ray (seconds)
-	$(BIN)/python -m pytest -m "not ray and not e2e and not slow and not faults"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not ray and not e2e and not slow and not faults"
 
 check: $(STAMP)  ## ruff and strict mypy
 	$(BIN)/ruff check .

@@ -134,7 +134,7 @@ def max_price(offer: Offer) -> int:
     return offer.price_uusd_per_h * 3 // 2
 
 
-_RARE = ("gcp", "tpu", "tpu_queue")
+_RARE = ("azure", "gcp", "tpu", "tpu_queue")
 
 
 def find_worlds() -> dict[str, Callable[[Path], World]]:
