@@ -7,18 +7,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fleet_home import home_of, until
 
 from tradewind.client import Fleet, connect
 from tradewind.home import FleetHome
 from tradewind.model import EndReason
-from tradewind.service import local_root
 from tradewind.states import JobState, NodeState
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -74,23 +72,8 @@ found["pinned-cloud"] = clouds[found["pinned"][0]]
 def place(tmp_path: Path) -> Iterator[FleetHome]:
     (tmp_path / "fleet.yaml").write_text(FLEET)
     (tmp_path / "driver.py").write_text(DRIVER)
-    where = FleetHome(tmp_path / "home", "scaling")
-    yield where
-    try:  # whatever a failed test left
-        connect(where.root, where.fleet, start=False).down()
-    except Exception:
-        from tradewind.autoscaler.providers.local_fleets import end_fleet
-
-        end_fleet(local_root(where))
-
-
-def until(holds: Callable[[], Any], what: str, place: FleetHome, timeout_s: float = 240.0) -> Any:
-    deadline_s = time.monotonic() + timeout_s
-    while not (found := holds()):
-        if time.monotonic() > deadline_s:
-            pytest.fail(f"not within {timeout_s:.0f} s: {what}\n{place.log_tail(60)}")
-        time.sleep(0.3)
-    return found
+    with home_of(tmp_path, "scaling") as where:
+        yield where
 
 
 def pinned_node(fleet: Fleet, job_id: str) -> str:

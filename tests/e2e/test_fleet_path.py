@@ -8,13 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from fleet_home import home_of, until
 
 from tradewind.client import Fleet, connect
 from tradewind.home import FleetHome
@@ -48,14 +48,8 @@ print("worked on", ray.get(work.remote()))
 def place(tmp_path: Path) -> Iterator[FleetHome]:
     (tmp_path / "fleet.yaml").write_text(FLEET)
     (tmp_path / "foreign.py").write_text(FOREIGN)
-    where = FleetHome(tmp_path / "home", "path")
-    yield where
-    try:  # whatever a failed test left
-        connect(where.root, where.fleet, start=False).down()
-    except Exception:
-        from tradewind.autoscaler.providers.local_fleets import end_fleet
-
-        end_fleet(local_root(where))
+    with home_of(tmp_path, "path") as where:
+        yield where
 
 
 def tradewind(place: FleetHome, *arguments: str) -> Any:
@@ -64,15 +58,6 @@ def tradewind(place: FleetHome, *arguments: str) -> Any:
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300, cwd=place.root.parent)
     assert done.returncode == 0, f"{arguments}: {done.stdout}\n{done.stderr}\n{place.log_tail(40)}"
     return json.loads(done.stdout)
-
-
-def until(holds: Callable[[], Any], what: str, place: FleetHome, timeout_s: float = 120.0) -> Any:
-    deadline_s = time.monotonic() + timeout_s
-    while not (found := holds()):
-        if time.monotonic() > deadline_s:
-            pytest.fail(f"not within {timeout_s:.0f} s: {what}\n{place.log_tail(40)}")
-        time.sleep(0.3)
-    return found
 
 
 def ray_env(fleet: Fleet) -> dict[str, str]:

@@ -4,18 +4,17 @@ a while, and the training job loses nothing by it."""
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fleet_home import home_of, until
 
 from tradewind.client import connect
 from tradewind.home import FleetHome
 from tradewind.jobs.sample_ledger import audit
 from tradewind.model import Capacity
-from tradewind.service import local_root
 from tradewind.states import JobState, NodeState
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -40,23 +39,8 @@ local:
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[FleetHome]:
     (tmp_path / "fleet.yaml").write_text(FLEET)
-    where = FleetHome(tmp_path / "home", "moving")
-    yield where
-    try:  # whatever a failed test left
-        connect(where.root, where.fleet, start=False).down()
-    except Exception:
-        from tradewind.autoscaler.providers.local_fleets import end_fleet
-
-        end_fleet(local_root(where))
-
-
-def until(holds: Callable[[], Any], what: str, place: FleetHome, timeout_s: float = 240.0) -> Any:
-    deadline_s = time.monotonic() + timeout_s
-    while not (found := holds()):
-        if time.monotonic() > deadline_s:
-            pytest.fail(f"not within {timeout_s:.0f} s: {what}\n{place.log_tail(60)}")
-        time.sleep(0.3)
-    return found
+    with home_of(tmp_path, "moving") as where:
+        yield where
 
 
 def test_a_job_goes_back_to_spot_and_loses_nothing(place: FleetHome) -> None:
