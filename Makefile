@@ -34,8 +34,8 @@ test: $(STAMP)  ## lint, types, and all tests (under 10 minutes on 2 cores)
 test-slow: $(STAMP)  ## the tests that take minutes each (the demo, as a newcomer runs it)
 	$(BIN)/python -m pytest -m slow
 
-test-faults: $(STAMP)  ## 500 random fault sequences on every cloud's emulator (up to an hour each)
-	$(BIN)/python -m pytest -m faults
+test-faults: $(STAMP)  ## 500 random fault sequences on every cloud's emulator (half an hour on 2 cores)
+	$(BIN)/python -m pytest -n 2 --dist load -m faults
 
 test-fast: $(STAMP)  ## the tests that need no Ray (seconds)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not ray and not e2e and not slow and not faults"
