@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import anyio.to_thread
@@ -22,6 +24,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import TypeAdapter
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
 from tradewind import __version__, errors
@@ -306,17 +309,32 @@ def _answer(error: errors.TradewindError, status: int | None = None) -> JSONResp
     return JSONResponse(_ERROR_BODY.dump_python(ErrorBody.of(error), mode="json"), found, headers)
 
 
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files in PEM: a certificate (with its chain) and its key."""
+
+    certificate: Path
+    key: Path
+
+
 class RunningServer:
     """An API that is being served from a thread. `stop` ends it, also in the middle of a long poll."""
 
-    def __init__(self, app: FastAPI, listener: socket.socket) -> None:
+    def __init__(self, app: Starlette, listener: socket.socket, tls: Tls | None = None) -> None:
         import uvicorn
 
         self._app = app
         self._listener = listener
         self.host, self.port = listener.getsockname()[:2]
+        self._scheme = "https" if tls else "http"
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, timeout_graceful_shutdown=3, timeout_keep_alive=30
+            app,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=3,
+            timeout_keep_alive=30,
+            ssl_certfile=tls.certificate if tls else None,
+            ssl_keyfile=tls.key if tls else None,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
@@ -325,7 +343,7 @@ class RunningServer:
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        return f"{self._scheme}://{self.host}:{self.port}"
 
     def start(self, timeout_s: float = 20.0) -> None:
         self._thread.start()
@@ -350,7 +368,7 @@ class RunningServer:
         self.stop()
 
 
-def serve(app: FastAPI, port: int = 0, host: str = "127.0.0.1") -> RunningServer:
+def serve(app: Starlette, port: int = 0, host: str = "127.0.0.1", tls: Tls | None = None) -> RunningServer:
     """Serves from a thread; port 0 takes a free one. Returns when it answers."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -361,6 +379,6 @@ def serve(app: FastAPI, port: int = 0, host: str = "127.0.0.1") -> RunningServer
         raise errors.ControllerError(
             f"cannot listen on {host}:{port}: {error.strerror}", "give another port"
         ) from error
-    running = RunningServer(app, listener)
+    running = RunningServer(app, listener, tls)
     running.start()
     return running
