@@ -85,7 +85,6 @@ class Boxes:
             endpoints={
                 "address": f"{self.network}{number}",
                 "secrets": f"file://{self.root / 'secrets'}",
-                "start_lock": str(self.root / "start.lock"),
             },
         )
         return replace(found, **more)  # type: ignore[arg-type]
@@ -101,6 +100,7 @@ class Boxes:
         script.write_text(user_data(plan))
         path = f"{folder / 'bin'}:{os.environ['PATH']}"
         own = {"HOME": str(folder), "TMPDIR": str(folder / "t"), "TRADEWIND_NODE_DIR": str(folder / "n"), "PATH": path}
+        own["TRADEWIND_START_LOCK"] = str(self.root / "start.lock")
         given = {**os.environ, "PYTHONPATH": str(TREE), "OMP_NUM_THREADS": "1", **own, **(env or {})}
         session = start_session(["bash", str(script)], given, folder / "console", folder / "session.json")
         self.boxes.append(Box(plan, folder, session))

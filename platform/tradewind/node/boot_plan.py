@@ -49,7 +49,8 @@ class BootPlan:
     setup: tuple[str, ...] = ()  # the user's own commands, each in a shell of its own, before all else
     dead_man_s: float = 900.0  # so long without its head (worker) or its controller (head): it shuts down
     storage: str = ""  # where checkpoints go: s3://..., gs://..., abfs://..., or a folder
-    endpoints: Mapping[str, str] = field(default_factory=dict)  # for emulators: metadata, secrets, address, start_lock
+    tpu: Mapping[str, str] = field(default_factory=dict)  # what Ray must know of a slice (autoscaler/slices.py)
+    endpoints: Mapping[str, str] = field(default_factory=dict)  # for emulators: metadata, secrets, address
 
     def __post_init__(self) -> None:
         needed = ("head_address", "join_url") if self.role == "worker" else ()

@@ -63,7 +63,7 @@ class Head:
         files.write(self.secret["ray_token"], plan.ca_pem)
         files.write_identity(first)
         env = ray_env(plan, files)
-        with alone(plan.endpoints.get("start_lock", "")):
+        with alone(self.machine.start_lock):
             ports = pick_ports()
             command = ray_command(plan, self.address, self.machine.temp_folder, ports)
             ray = start_ray(command, {**self.machine.env, **env}, files.ray_log)

@@ -77,6 +77,20 @@ class Machine:
             return f"http://{self.env.get('GCE_METADATA_HOST', 'metadata.google.internal')}"
         return self.env.get("AZURE_POD_IDENTITY_AUTHORITY_HOST", _LINK_LOCAL).rstrip("/")
 
+    def tpu_env(self, plan: BootPlan) -> dict[str, str]:
+        """What Ray makes labels and resources of. All hosts of a slice boot by one text: only the machine itself
+        knows its number among them."""
+        if not plan.tpu:
+            return {}
+        base = self._metadata_url(plan)
+        number = _gcp(base, "instance/attributes/agent-worker-number") if plan.cloud == "gcp" else "0"
+        return {**plan.tpu, "TPU_NAME": plan.launch_id, "TPU_WORKER_ID": number.strip()}
+
+    @property
+    def start_lock(self) -> str:
+        """Emulated machines share one kernel, where Ray's nodes must not start at the same time."""
+        return self.env.get("TRADEWIND_START_LOCK", "")
+
     def secrets(self, plan: BootPlan) -> SecretReader:
         where = plan.endpoints.get("secrets", "")
         if where.startswith("file:"):
@@ -103,8 +117,11 @@ def _aws_address(base: str) -> str:
 
 
 def _gcp_address(base: str) -> str:
-    path = "computeMetadata/v1/instance/network-interfaces/0/ip"
-    return _ask("GET", f"{base}/{path}", {"Metadata-Flavor": "Google"})
+    return _gcp(base, "instance/network-interfaces/0/ip")
+
+
+def _gcp(base: str, path: str) -> str:
+    return _ask("GET", f"{base}/computeMetadata/v1/{path}", {"Metadata-Flavor": "Google"})
 
 
 def _azure_address(base: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 
@@ -34,8 +35,10 @@ class Worker:
     ray_token: str = field(repr=False)
     stop: threading.Event
     desk: DeskClient = field(init=False)
+    tpu_env: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.tpu_env = self.machine.tpu_env(self.plan)
         self.desk = DeskClient(self.plan.join_url, self.plan.ca_pem, self.ray_token, self.address)
 
     def bring_up(self) -> Up:
@@ -44,9 +47,9 @@ class Worker:
         identity = keep_trying(self._join, "join", (RayError,), JOIN_PATIENCE_S, self.stop)
         files.write(self.ray_token, plan.ca_pem)
         files.write_identity(identity)
-        env = ray_env(plan, files)
+        env = {**ray_env(plan, files), **self.tpu_env}
         command = ray_command(plan, self.address, self.machine.temp_folder)
-        with alone(plan.endpoints.get("start_lock", "")):
+        with alone(self.machine.start_lock):
             ray = start_ray(command, {**self.machine.env, **env}, files.ray_log)
         self.machine.adopt(env)
         state = RayState(plan.head_address)
@@ -73,7 +76,8 @@ class Worker:
         if self.plan.cloud == "local":
             return {}
         watch = import_module("tradewind.node.watch")
-        watcher = watch.Watcher(watch.source_of(self.plan.cloud, self.plan.endpoints), Drain(self.plan, state))
+        drain = Drain(state, self.plan.launch_id, self.tpu_env.get("TPU_WORKER_ID", ""))
+        watcher = watch.Watcher(watch.source_of(self.plan.cloud, self.plan.endpoints), drain)
         thread = threading.Thread(target=watcher.run, args=(self.stop,), name="notice-watcher", daemon=True)
         thread.start()
         return {"notice watcher": thread}
@@ -83,19 +87,18 @@ class Worker:
 class Drain:
     """Tell Ray that this node goes: no new work, and what runs here hands over until the deadline."""
 
-    plan: BootPlan
     state: RayState
+    launch_id: str
+    host_number: str  # in its slice; empty: no slice
 
     def __call__(self, message: str, deadline_s: float | None = None) -> tuple[bool, str]:
-        node = own_node(self.state.snapshot().nodes, self.plan)
+        node = own_node(self.state.snapshot().nodes, self.launch_id, self.host_number)
         if node is None:
             return False, "Ray does not know this node"
         return self.state.drain(node.ray_node_id, DrainReason.PREEMPTION, message, deadline_s)
 
 
-def own_node(nodes: tuple[RayNode, ...], plan: BootPlan) -> RayNode | None:
+def own_node(nodes: tuple[RayNode, ...], launch_id: str, host_number: str = "") -> RayNode | None:
     """By launch id; the hosts of a slice share one, and differ by their number."""
-    mine = [node for node in nodes if node.launch_id == plan.launch_id and node.is_alive]
-    number = plan.labels.get(LABEL_TPU_WORKER)
-    exact = [node for node in mine if node.labels.get(LABEL_TPU_WORKER) == number]
-    return next(iter(exact or mine), None)
+    mine = (node for node in nodes if node.launch_id == launch_id and node.is_alive)
+    return next((node for node in mine if node.labels.get(LABEL_TPU_WORKER, "") == host_number), None)
