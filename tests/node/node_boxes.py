@@ -101,6 +101,7 @@ class Boxes:
         path = f"{folder / 'bin'}:{os.environ['PATH']}"
         own = {"HOME": str(folder), "TMPDIR": str(folder / "t"), "TRADEWIND_NODE_DIR": str(folder / "n"), "PATH": path}
         own["TRADEWIND_START_LOCK"] = str(self.root / "start.lock")
+        own["RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES"] = "80000000"
         given = {**os.environ, "PYTHONPATH": str(TREE), "OMP_NUM_THREADS": "1", **own, **(env or {})}
         session = start_session(["bash", str(script)], given, folder / "console", folder / "session.json")
         self.boxes.append(Box(plan, folder, session))

@@ -44,6 +44,7 @@ class BootPlan:
     resources: Mapping[str, float] = field(default_factory=dict)  # beside CPUs and GPUs
     num_cpus: float | None = None  # None: what Ray finds
     num_gpus: float | None = None
+    memory_bytes: int | None = None
     python: str = ""  # an interpreter that has Ray and tradewind; empty: found or installed
     install: str = DEFAULT_INSTALL  # pip requirements where tradewind is not found, with blanks between them
     setup: tuple[str, ...] = ()  # the user's own commands, each in a shell of its own, before all else

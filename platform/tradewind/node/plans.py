@@ -9,8 +9,7 @@ from tradewind.autoscaler.providers.base import LaunchSpec
 from tradewind.autoscaler.slices import is_tpu, tpu_hosts
 from tradewind.node.boot_plan import DEFAULT_INSTALL, BootPlan, Role
 
-# Ray counts memory itself (the offer's is the machine's, with its system), and CPUs and GPUs have options of their own.
-_OWN_OPTIONS = ("CPU", "GPU", "memory")
+_OWN_OPTIONS = ("CPU", "GPU", "memory")  # of `ray start`
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,5 +78,6 @@ def worker_plan(cell: CellBoot, spec: LaunchSpec, join_url: str) -> BootPlan:
         resources={name: amount for name, amount in brings.items() if name not in _OWN_OPTIONS},
         num_cpus=offer.vcpus,
         num_gpus=brings.get("GPU", 0.0),
+        memory_bytes=int(brings["memory"]) or None,
         tpu=tpu_hosts(offer)[0].env if is_tpu(offer) else {},
     )

@@ -112,6 +112,7 @@ def ray_command(plan: BootPlan, address: str, temp_folder: Path, ports: HeadPort
         f"--temp-dir={temp_folder}",
         *([] if cpus is None else [f"--num-cpus={cpus:g}"]),
         *([] if plan.num_gpus is None else [f"--num-gpus={plan.num_gpus:g}"]),
+        *([f"--memory={plan.memory_bytes}"] if plan.memory_bytes else []),
         f"--resources={json.dumps(dict(plan.resources))}",
         f"--labels={','.join(f'{key}={value}' for key, value in labels.items())}",
         "--min-worker-port=0",
