@@ -55,6 +55,7 @@ class RayState:
         self._groups = gcs_service_pb2_grpc.PlacementGroupInfoGcsServiceStub(self._channel)
         self._jobs = gcs_service_pb2_grpc.JobInfoGcsServiceStub(self._channel)
         self._tasks = gcs_service_pb2_grpc.TaskInfoGcsServiceStub(self._channel)
+        self._nodes = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(self._channel)
         self._kv = gcs_service_pb2_grpc.InternalKVGcsServiceStub(self._channel)
         # GCS keeps the report of the highest version: a controller that starts again must go on above the last one.
         self._report_version = time.time_ns() // 1_000_000
@@ -62,6 +63,16 @@ class RayState:
 
     def close(self) -> None:
         self._channel.close()
+
+    def is_there(self) -> bool:
+        """Whether the head answers at all; costs it next to nothing."""
+        from ray.core.generated import gcs_service_pb2 as gs
+
+        try:
+            self._call(self._nodes.CheckAlive, gs.CheckAliveRequest())
+        except RayError:
+            return False
+        return True
 
     def snapshot(self) -> RaySnapshot:
         self._announce()
