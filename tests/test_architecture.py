@@ -36,6 +36,8 @@ ENVIRONMENT = {
     "platform/tradewind/service.py": "hands the head's token to Ray, which takes it from nowhere else",
     "autoscaler/providers/raylets.py": "passes the environment on to the processes that it starts",
     "platform/tradewind/node/machine.py": "a machine's environment is what its image and its cloud say of it",
+    "platform/tradewind/emulators/machines.py": "passes what is harmless on to the machines that it boots",
+    "platform/tradewind/emulators/ray_stop.py": "learns to which emulated machine it belongs",
     "jobs/trainer.py": "learns its job id, which the controller sets for the entrypoint",
     "jobs/ray_train.py": "sets Ray Train's own switches",
     "jobs/spares.py": "learns its job id in a process that has no task yet",

@@ -20,11 +20,11 @@ class Clients(Protocol):
 
 
 class SdkClients:
-    """By the SDK's own ways of finding credentials (environment, profile, instance). It never retries by itself: a
-    stock-out is an HTTP 500 and would be repeated in silence, and the loop asks again anyway at its next tick."""
+    """By the SDK's own ways of finding credentials (environment, profile, instance). It never retries by itself
+    unless told: a stock-out is an HTTP 500 and would be repeated in silence, and the loop asks again anyway."""
 
-    def __init__(self, endpoint_url: str = "", session: Any = None) -> None:
-        self._endpoint_url, self._session = endpoint_url, session
+    def __init__(self, endpoint_url: str = "", session: Any = None, *, attempts: int = 1) -> None:
+        self._endpoint_url, self._session, self._attempts = endpoint_url, session, attempts
         self._made: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
 
@@ -42,7 +42,7 @@ class SdkClients:
         if self._session is None:
             self._session = boto3.Session()
         config = Config(
-            retries={"mode": "standard", "total_max_attempts": 1},
+            retries={"mode": "standard", "total_max_attempts": self._attempts},
             connect_timeout=CONNECT_TIMEOUT_S,
             read_timeout=READ_TIMEOUT_S,
             user_agent_extra="tradewind",

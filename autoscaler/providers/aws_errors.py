@@ -34,7 +34,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 UNKNOWN_BLOCK_S = 600.0
-_SERVICES = {"GetCallerIdentity": "sts", "GetServiceQuota": "servicequotas"}
+_SECRETS = "CreateSecret PutSecretValue GetSecretValue DeleteSecret RestoreSecret ListSecrets"
+_SERVICES = {
+    "GetCallerIdentity": "sts",
+    "GetServiceQuota": "servicequotas",
+    **dict.fromkeys(_SECRETS.split(), "secretsmanager"),
+}
 SETTING_BLOCK_S = 900.0  # a wrong image or subnet: somebody is about to correct it
 
 
@@ -127,6 +132,13 @@ MEANINGS: dict[str, Meaning] = {
         Meaning(Unsupported),
     ),
     "IdempotentParameterMismatch": Meaning(Conflict),
+    # Of Secrets Manager.
+    "ResourceExistsException": Meaning(Conflict, hint="there is a secret of this name already"),
+    "InvalidRequestException": Meaning(Conflict, hint="the secret is about to be deleted"),
+    **_each("InvalidParameterException EncryptionFailure", Meaning(InvalidRequest)),
+    "DecryptionFailure": Meaning(AuthError, hint="the key of this secret may not be used: allow kms:Decrypt"),
+    "LimitExceededException": Meaning(QuotaExceeded),
+    "InternalServiceError": Meaning(Transient),
     "IdempotentInstanceTerminated": Meaning(Conflict, hint="its node has ended: a launch id is used once"),
     "OperationNotPermitted": Meaning(Conflict, hint="take its termination protection away"),
     **_each(

@@ -1,4 +1,5 @@
-"""An emulated AWS on loopback: EC2 as far as Tradewind uses it, STS and Service Quotas for the preflight, and IMDSv2.
+"""An emulated AWS on loopback: EC2 as far as Tradewind uses it, STS and Service Quotas for the preflight, Secrets
+Manager, and IMDSv2.
 
     with AwsEmulator() as cloud:
         provider = AwsProvider(replace(settings, endpoint_url=cloud.url), ...)   # boto3, unchanged
@@ -8,11 +9,11 @@ What it simulates: client tokens, tags on instances, disks and interfaces, pendi
 terminated on an injected clock, an hour of listing after the end, late listings, pages, filters, spot requests with
 notice and interruption, spot prices and price limits, stock-outs by hand or by a trace, quotas in vCPUs, dry runs,
 denied and expired credentials, throttling, server errors, lost answers, dead regions, boots that fail, instances that
-vanish, and the refusal of fields, names and values that EC2 refuses. `on_boot` and `on_end` (of `books`) let somebody
-run the user-data.
+vanish, and the refusal of fields, names and values that EC2 refuses. Roles of instance profiles with their rights and
+temporary keys (aws_identity.py). `on_boot` and `on_end` (of `books`) let somebody run the user-data: aws_machines.py.
 
-What it does not: signatures are read, not verified; there is no IAM beyond `denied`; one instance a request; no fleets,
-launch templates, stopping or rebooting; no KMS; VPCs are names. Its limits are those that are written here.
+What it does not: signatures are read, not verified; there is no IAM beyond `denied` and roles; one instance a request;
+no fleets, launch templates, stopping or rebooting; no KMS; VPCs are names. Its limits are those that are written here.
 
 Why not moto: it takes 0.1 s for a launch and half a minute to list a thousand instances, and of what counts here
 (tokens, capacity, prices, spot requests, lag, time) it has nothing: a layer before it would be all of it.
@@ -26,20 +27,23 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
+from typing import Any
 
 from tradewind.emulators.aws_books import Books, Machine, Region
-from tradewind.emulators.aws_calls import Calls, caller_identity, instance_item, service_quota
+from tradewind.emulators.aws_calls import ACCOUNT, Calls, caller_identity, instance_item, service_quota
+from tradewind.emulators.aws_identity import ACCESS_KEY, SECRET_KEY, Caller, Identities
 from tradewind.emulators.aws_launch import Shop, held_in, run_instances
 from tradewind.emulators.aws_metadata import Answer, Metadata
+from tradewind.emulators.aws_secrets import Vault
 from tradewind.emulators.aws_wire import Form, Refused, Scope, error_response, response
 
-ACCESS_KEY, SECRET_KEY = "AKIAEMULATED00000000", "emulated-secret-never-in-logs"
 REGIONS = ("us-east-1", "us-west-2")
 NOTICE_S = 120.0
+_JSON = "application/x-amz-json-1.1"
 _log = logging.getLogger(__name__)
 
 
@@ -77,7 +81,9 @@ class AwsEmulator:
         *,
         page_size: int = 100,
         port: int = 0,
+        tick_s: float = 0.0,
     ) -> None:
+        """`tick_s`: look at the clock by itself that often, so that machines boot and end without being asked for."""
         self._lock = threading.RLock()
         self._closing = threading.Event()
         self.page_size, self.region_names = page_size, regions
@@ -85,6 +91,8 @@ class AwsEmulator:
         self._server = _Server(self, port)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, args=(0.05,), name="aws-emulator", daemon=True).start()
+        if tick_s > 0:
+            threading.Thread(target=self._tick, args=(tick_s,), name="aws-emulator-tick", daemon=True).start()
 
     def reset(self, clock: Callable[[], float]) -> None:
         """An empty cloud again, at the same address."""
@@ -92,7 +100,8 @@ class AwsEmulator:
             self.books = Books(clock, self.region_names)
             self.shop, self.faults = Shop(), Faults()
             self.calls = Calls(self.books, self.page_size)
-            self.metadata = Metadata(self.books)
+            self.identities, self.vault = Identities(ACCOUNT), Vault(clock, ACCOUNT)
+            self.metadata = Metadata(self.books, self.identities)
             self.log: list[str] = []  # actions, as they came
 
     def close(self) -> None:
@@ -105,6 +114,10 @@ class AwsEmulator:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    def _tick(self, tick_s: float) -> None:
+        while not self._closing.wait(tick_s):
+            self.machines()
 
     # --- what happens to machines ---
 
@@ -124,6 +137,11 @@ class AwsEmulator:
             for machine in staying[max(0, capacity(now_s)) :] if pool[2] else []:
                 self.preempt(machine, NOTICE_S)
 
+    def stopped(self, machine: Machine) -> None:
+        """It went down by itself."""
+        with self._lock:
+            self.books.end_by_itself(machine)
+
     def preempt(self, machine: Machine, notice_s: float) -> None:
         """Spot interruption: marked now, taken after `notice_s`."""
         with self._lock:
@@ -137,9 +155,7 @@ class AwsEmulator:
     def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
         """One request. Raises Cut where no answer is to come."""
         if path.startswith("/imds/"):
-            with self._lock:
-                self._step()
-                return self.metadata.answer(method, path, headers)
+            return self.metadata_answer(method, path, headers)
         target = headers.get("x-amz-target", "")
         try:
             with self._lock:
@@ -152,6 +168,14 @@ class AwsEmulator:
             raise Cut
         return done
 
+    def metadata_answer(self, method: str, path: str, headers: Mapping[str, str]) -> Answer:
+        with self._lock:
+            self._step()
+            told = self.metadata.answer(method, path, headers)
+        if told is None:
+            raise Cut
+        return told
+
     def _carry_out(self, headers: dict[str, str], body: bytes, target: str) -> Answer:
         scope = Scope.of(headers.get("authorization", ""))
         if scope is None:
@@ -163,33 +187,56 @@ class AwsEmulator:
         action = form.action or target.partition(".")[2]
         self.log.append(action)
         self._step()
+        caller = self._caller(scope, headers.get("x-amz-security-token", ""))
         self._may_fail(action, scope)
+        if scope.service == "secretsmanager":
+            return self._secret(action, json.loads(body), scope, caller)
+        if action == "GetCallerIdentity":  # everybody may
+            return Answer(200, caller_identity(caller.arn))
+        self._check_right(caller, f"{scope.service}:{action}", "*")
         if action == "RunInstances":
             return self._launch(form, region)
-        if action == "GetCallerIdentity":
-            return Answer(200, caller_identity())
         if action == "GetServiceQuota":
-            return Answer(200, service_quota(body, region), "application/x-amz-json-1.1")
+            return Answer(200, service_quota(body, region), _JSON)
         if action not in self.calls.by_action:
             raise Refused("InvalidAction", f"The action {action} is not valid for this web service.")
         return Answer(200, response(action, self.calls.by_action[action](form, region)))
 
-    def _may_fail(self, action: str, scope: Scope) -> None:
-        """In the order of a real front end: who are you, how often do you come, may you, and only then the call."""
-        faults = self.faults
-        if scope.access_key != ACCESS_KEY:
+    def _caller(self, scope: Scope, token: str) -> Caller:
+        caller = self.identities.caller(scope.access_key, token)
+        if caller is None and scope.service == "ec2":
             raise Refused("AuthFailure", "AWS was not able to validate the provided access credentials", 401)
-        if faults.expired:
+        if caller is None:
+            code = "InvalidClientTokenId" if scope.service == "sts" else "UnrecognizedClientException"
+            raise Refused(code, "The security token included in the request is invalid.", 403)
+        if self.faults.expired or caller.until_s < self.books.clock():
             raise Refused("RequestExpired" if scope.service == "ec2" else "ExpiredToken", "Request has expired.", 400)
+        return caller
+
+    def _check_right(self, caller: Caller, action: str, resource: str) -> None:
+        if not caller.may(action, resource):
+            message = f"User: {caller.arn} is not authorized to perform: {action} on resource: {resource}"
+            is_ec2 = action.startswith("ec2:")
+            raise Refused(
+                "UnauthorizedOperation" if is_ec2 else "AccessDeniedException", message, 403 if is_ec2 else 400
+            )
+
+    def _secret(self, action: str, asked: dict[str, Any], scope: Scope, caller: Caller) -> Answer:
+        resource = self.vault.resource(action, asked, scope.region)
+        self._check_right(caller, f"{scope.service}:{action}", resource)
+        return Answer(200, json.dumps(self.vault.answer(action, asked, scope.region)).encode(), _JSON)
+
+    def _may_fail(self, action: str, scope: Scope) -> None:
+        """In the order of a real front end: how often do you come, may you, and only then the call."""
+        faults = self.faults
         if faults.spend("throttled"):
             raise Refused("RequestLimitExceeded", "Request limit exceeded.", 503)
         if faults.spend("failing"):
             raise Refused("InternalError", "An internal error has occurred", 500)
         if action in faults.denied:
-            message = (
-                f"You are not authorized to perform this operation. User is not authorized to perform: ec2:{action}"
-            )
-            raise Refused("UnauthorizedOperation", message, 403)
+            told = f"User is not authorized to perform: {scope.service}:{action}"
+            message = f"You are not authorized to perform this operation. {told}"
+            raise Refused("UnauthorizedOperation" if scope.service == "ec2" else "AccessDeniedException", message, 403)
         for refusal in [each for each in faults.refusals if each[0] == action][:1]:
             faults.refusals.remove(refusal)
             raise Refused(refusal[1], "as the test wants it", refusal[2])
@@ -205,7 +252,7 @@ class AwsEmulator:
 def _refusal(refused: Refused, *, as_json: bool) -> Answer:
     if as_json:
         body = json.dumps({"__type": refused.code, "message": refused.message}).encode()
-        return Answer(refused.status, body, "application/x-amz-json-1.1")
+        return Answer(refused.status, body, _JSON)
     return Answer(refused.status, error_response(refused))
 
 

@@ -135,6 +135,8 @@ class Books:
     ends_in_s: float = 30.0
     on_boot: Callable[[Machine], None] | None = None
     on_end: Callable[[Machine], None] | None = None
+    console: Callable[[Machine], str] = lambda _: ""
+    new_address: Callable[[], str] | None = None  # of a private interface; None: some of 10.0.0.0/16
     regions: dict[str, Region] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -143,6 +145,10 @@ class Books:
 
     def new_id(self, prefix: str) -> str:
         return f"{prefix}-{next(self._numbers):017x}"
+
+    def address(self) -> str:
+        number = next(self._numbers)
+        return self.new_address() if self.new_address else f"10.0.{number // 250 % 250}.{number % 250 + 4}"
 
     @property
     def machines(self) -> list[Machine]:
@@ -189,6 +195,14 @@ class Books:
             machine.spot_status_at_s = now_s
             code = "Client.UserInitiatedShutdown"
             self.end(machine, (code, f"{code}: User initiated shutdown"), now_s)
+
+    def end_by_itself(self, machine: Machine) -> None:
+        """`shutdown` inside of the machine. Shutdown behaviour `stop` is not emulated: all of ours terminate."""
+        if machine.state == "running":
+            machine.spot_status = ("instance-terminated-by-user", "Spot Instance terminated by its user.")
+            machine.spot_status_at_s = self.clock()
+            code = "Client.InstanceInitiatedShutdown"
+            self.end(machine, (code, f"{code}: Instance initiated shutdown"), self.clock())
 
     def _take(self, machine: Machine, at_s: float) -> None:
         """A spot interruption."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ class Calls:
         self.by_action: dict[str, Callable[[Form, Region], Result]] = {
             "DescribeInstances": self.describe_instances,
             "TerminateInstances": self.terminate_instances,
+            "GetConsoleOutput": self.console_output,
             "DescribeSpotInstanceRequests": self.describe_spot_requests,
             "DescribeSpotPriceHistory": self.describe_spot_prices,
             "DescribeVolumes": self.describe_volumes,
@@ -68,6 +70,15 @@ class Calls:
             states = {"currentState": _state(machine.state), "previousState": _state(before)}
             items.append({"instanceId": machine.id, **states})
         return {"instancesSet": items}
+
+    def console_output(self, form: Form, region: Region) -> Result:
+        """EC2 posts the console late, but for `Latest`, which asks the machine itself."""
+        form.allow(["InstanceId", "Latest"])
+        machine = region.machines.get(form.require("InstanceId"))
+        if machine is None:
+            raise Refused("InvalidInstanceID.NotFound", f"The instance ID '{form.get('InstanceId')}' does not exist")
+        text = base64.b64encode(self.books.console(machine).encode()).decode()
+        return {"instanceId": machine.id, "timestamp": iso(self.books.clock()), "output": text or None}
 
     def describe_spot_requests(self, form: Form, region: Region) -> Result:
         form.allow(_PAGING)
@@ -191,6 +202,7 @@ def instance_item(machine: Machine) -> dict[str, Any]:
         "launchTime": iso(machine.launched_at_s),
         "placement": {"availabilityZone": machine.zone},
         "subnetId": machine.subnet,
+        "privateIpAddress": machine.private_address,
         "stateReason": {"code": machine.reason[0], "message": machine.reason[1]} if machine.reason[0] else None,
         "instanceLifecycle": "spot" if machine.is_spot else None,
         "spotInstanceRequestId": machine.spot_request or None,
@@ -233,8 +245,7 @@ def _filtered(parts: Mapping[str, Part], form: Form) -> list[Part]:
     return [part for part in parts.values() if matches(filters, {"status": _status(part)}, part.tags)]
 
 
-def caller_identity() -> bytes:
-    arn = f"arn:aws:iam::{ACCOUNT}:user/emulated"
+def caller_identity(arn: str) -> bytes:
     result = f"<Arn>{arn}</Arn><UserId>AIDAEMULATED</UserId><Account>{ACCOUNT}</Account>"
     inner = f"<GetCallerIdentityResult>{result}</GetCallerIdentityResult>"
     return f'<GetCallerIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">{inner}</GetCallerIdentityResponse>'.encode()

@@ -61,7 +61,7 @@ class Shop:
     sold_out: set[Pool] = field(default_factory=set)
     capacity: dict[Pool, Capacity] = field(default_factory=dict)  # pools without an entry never run dry
     failing_boots: int = 0  # of the next launches
-    profiles: set[str] = field(default_factory=lambda: {"tradewind-node"})
+    profiles: set[str] = field(default_factory=lambda: {"tradewind-node", "tradewind-head"})
     reservations: set[str] = field(default_factory=set)
 
 
@@ -269,6 +269,7 @@ def _make(form: Form, wanted: Wanted, region: Region, books: Books, shop: Shop) 
         hop_limit=int(form.get("MetadataOptions.HttpPutResponseHopLimit", "2")),
         shutdown=form.get("InstanceInitiatedShutdownBehavior", "stop"),
         profile=form.get("IamInstanceProfile.Name"),
+        private_address=books.address(),
         reservation=form.get("CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"),
     )
     shop.failing_boots = max(0, shop.failing_boots - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -335,7 +336,7 @@ def test_the_emulator_wants_credentials(world: AwsWorld) -> None:
 
     stranger = boto3.Session(aws_access_key_id="AKIASTRANGER", aws_secret_access_key="x")
     client = stranger.client("sts", region_name="us-east-1", endpoint_url=world.emulator.url)
-    with pytest.raises(ClientError, match="AuthFailure"):
+    with pytest.raises(ClientError, match="InvalidClientTokenId"):
         client.get_caller_identity()
     with pytest.raises(urllib.error.HTTPError, match="403"):
         urllib.request.urlopen(world.emulator.url, data=b"Action=DescribeInstances")
@@ -359,6 +360,16 @@ def test_the_metadata_service_gives_notice_to_those_with_a_token(world: AwsWorld
     with_token = {"X-aws-ec2-metadata-token": token}
     assert ask("meta-data/instance-id", with_token) == machine.id
     assert "tw-1" in ask("user-data", with_token)
+    assert ask("meta-data/iam/security-credentials/", with_token) == "tradewind-node"
+    assert json.loads(ask("meta-data/iam/security-credentials/tradewind-node", with_token))["Code"] == "Success"
+    assert ask("meta-data/tags/instance/tradewind:launch-id", with_token) == "tw-1"
+    document = json.loads(ask("dynamic/instance-identity/document", with_token))
+    assert (document["region"], document["privateIp"]) == ("us-east-1", machine.private_address)
+    ttl = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        ask("api/token", {**ttl, "X-Forwarded-For": "10.0.0.9"}, "PUT")
+    with pytest.raises(http.client.RemoteDisconnected):  # as from a container: the answer does not come that far
+        ask("api/token", {**ttl, "x-emulated-hops": "2"}, "PUT")
     with pytest.raises(urllib.error.HTTPError, match="404"):
         ask("meta-data/spot/instance-action", with_token)
     world.preempt("tw-1", 120)
