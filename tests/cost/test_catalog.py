@@ -10,17 +10,15 @@ from tradewind.cost import catalog
 from tradewind.errors import ConfigError
 from tradewind.model import Capacity
 
-HEAD = ",".join(catalog.COLUMNS)
-
 
 @pytest.fixture(scope="module")
 def builtin() -> catalog.Catalog:
     return catalog.load()
 
 
-def write(tmp_path: Path, *rows: str) -> Path:
+def write(tmp_path: Path, *lines: str) -> Path:
     path = tmp_path / "list.csv"
-    path.write_text("\n".join(["# source,aws,my-list,2025-03-01", HEAD, *rows]) + "\n")
+    path.write_text("\n".join(["# mine", "source,aws,my-list,2025-03-01", *lines]) + "\n")
     return path
 
 
@@ -31,7 +29,8 @@ def test_builtin_has_three_clouds_gpus_tpus_and_plain_machines(builtin: catalog.
         assert builtin.find("T4", cloud=cloud)
         assert builtin.find("", cloud=cloud)
     assert builtin.find("TPU-V4", cloud="gcp")
-    assert builtin.path.stat().st_size < 400_000
+    assert sum(path.stat().st_size for path in catalog.BUILTIN.glob("*.csv")) < 250_000
+    assert len(builtin.regions) > 60
 
 
 def test_cheapest_first_and_unknown_prices_last(builtin: catalog.Catalog) -> None:
@@ -104,7 +103,7 @@ def test_every_question_narrows(builtin: catalog.Catalog) -> None:
         ("accelerator", "A1000", "A100"),
         ("instance_type", "g5.xlarg", "g5.xlarge"),
         ("cloud", "asw", "aws"),
-        ("region", "us-esat-1", "us-east-1"),
+        ("region", "us-east-11", "us-east-1"),
         ("zone", "use1-az44", "use1-az4"),
     ],
 )
@@ -114,7 +113,8 @@ def test_unknown_name_tells_the_nearest(builtin: catalog.Catalog, question: str,
 
 
 def test_own_list_is_read_with_its_source(tmp_path: Path) -> None:
-    path = write(tmp_path, "aws,r,z,big,A100,8,1,96,1152,,16000000", "aws,r,z,small,,0,1,2,8,96000,")
+    big, small = "type,big,A100,8,1,96,1152,40,400", "type,small,,0,1,2,8,,"
+    path = write(tmp_path, big, small, "price,r,big,,z=16000000", "price,r,small,96000,z=")
     mine = catalog.load(path)
     spot, on_demand = mine.find("A100")
     assert (spot.price_uusd_per_h, spot.on_demand_uusd_per_h) == (16_000_000, None)
@@ -122,20 +122,58 @@ def test_own_list_is_read_with_its_source(tmp_path: Path) -> None:
     assert (spot.price_source, spot.price_date) == ("my-list", "2025-03-01")
     assert mine.cheapest("") == mine.find("", capacity=Capacity.ON_DEMAND)[0]
     assert mine.cheapest("A100", capacity=Capacity.ON_DEMAND) is None
+    facts = mine.type_of(spot.market)
+    assert facts is not None
+    assert (facts.accelerator_memory_gib, facts.network_gbps) == (40.0, 400.0)
 
 
 def test_every_mistake_in_a_list_is_told_with_its_line(tmp_path: Path) -> None:
-    path = write(tmp_path, "aws,r,z,t,A100,8,1,96,1152,0,", "aws,r,z", "aws,r,z,t,A100,x,0,96,1152,1.5,")
+    wrong = ("type,t,A100,x,1,96,1152,,", "type,u,A100,8,0,96,1152,,", "price,r,v,0,z=", "price,r,w,5,", "what,is,this")
+    path = write(tmp_path, "type,v,A100,8,1,96,1152,,", *wrong, "price,r,nowhere,5,z=5", "price,r,v,1.5,z=5")
     with pytest.raises(ConfigError) as caught:
         catalog.load(path)
     told = [(problem.where.rsplit(":")[-1], problem.field) for problem in caught.value.problems]
-    fields = [("3", "on_demand_uusd_per_h"), ("4", ""), ("5", "accelerator_count"), ("5", "hosts")]
-    assert told == [*fields, ("5", "on_demand_uusd_per_h")]
+    kinds = [("4", "type"), ("5", "type"), ("6", "price"), ("7", "price"), ("8", ""), ("9", "price"), ("10", "price")]
+    assert told == kinds
 
 
-def test_missing_file_and_wrong_head_are_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
-        catalog.load(tmp_path / "none.csv")
-    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ConfigError, match="first row must be"):
+def test_missing_file_and_missing_source_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there must be one line source"):
+        (tmp_path / "other.csv").write_text("type,t,,0,1,2,8,,\n")
         catalog.load(tmp_path / "other.csv")
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        catalog.load(tmp_path / "binary.csv")
+
+
+def test_a_folder_of_newer_lists_comes_before_the_built_in_ones(tmp_path: Path, builtin: catalog.Catalog) -> None:
+    assert catalog.load(tmp_path / "none") == builtin
+    write(tmp_path, "type,p4d.24xlarge,A100,8,1,96,1152,40,400", "price,us-east-1,p4d.24xlarge,7000000,use1-az1=1")
+    mixed = catalog.load(tmp_path)
+    assert mixed.clouds == builtin.clouds
+    assert [offer.price_uusd_per_h for offer in mixed.find("A100", cloud="aws")] == [1, 7_000_000]
+    assert mixed.find("A100", cloud="gcp") == builtin.find("A100", cloud="gcp")
+
+
+def test_zones_with_another_price_on_demand_stand_apart(tmp_path: Path) -> None:
+    lines = ("type,t,,0,1,2,8,,", "price,r,t,100,r-a=50 r-b=60", "price,r,t,300,r-lax=")
+    found = catalog.load(write(tmp_path, *lines)).find(capacity=Capacity.ON_DEMAND)
+    assert [(offer.market.zone, offer.price_uusd_per_h) for offer in found] == [
+        ("r-a", 100),
+        ("r-b", 100),
+        ("r-lax", 300),
+    ]
+
+
+def test_age_counts_from_the_day_or_from_the_years_first() -> None:
+    now_s = 1_767_225_600.0 + 10 * 86400  # 2026-01-11
+    assert catalog.age_s(catalog.Source("", "2026-01-01"), now_s) == 10 * 86400
+    assert catalog.age_s(catalog.Source("", "2026"), now_s) == 10 * 86400
+    assert catalog.age_s(catalog.Source("", "2026-02-01"), now_s) == 0.0  # a clock that is behind makes nothing young
+
+
+def test_old_lists_are_told(builtin: catalog.Catalog) -> None:
+    at_2026_s = 1_767_225_600.0
+    assert set(builtin.stale(at_2026_s + 86400)) == {"azure"}
+    assert set(builtin.stale(at_2026_s + 40 * 86400)) == {"aws", "azure", "gcp"}
+    assert set(builtin.stale(at_2026_s + 40 * 86400, max_age_s=50 * 86400)) == {"azure"}
