@@ -12,6 +12,9 @@ from tradewind.model import EndReason, Offer
 WHOLE_PPM = 1_000_000  # shares of a node are counted in millionths, so that they stay whole numbers
 # A killed node's holdings may be seen to end before its loss is: a job that let go this shortly before lost it too.
 LOSS_GRACE_MS = 60_000
+# The least that is billed of a node, however shortly it lived. EC2 (Linux) and Compute Engine bill by the second, at
+# least a minute; Azure has no minimum.
+MINIMUM_BILLED_MS: Mapping[str, int] = {"aws": 60_000, "gcp": 60_000}
 
 
 class Held(NamedTuple):
@@ -30,6 +33,7 @@ class Tenure(NamedTuple):
 
 
 NOTHING = Held(0, 0)
+ALL = Held(WHOLE_PPM, WHOLE_PPM)
 
 
 def held_of(offer: Offer, resources: Mapping[str, float]) -> Held | None:
@@ -54,24 +58,39 @@ class NodeHistory:
     launch_id: str
     offer: Offer
     requested_ms: int
+    minimum_ms: int = 0  # the least that is billed
     launched_ms: int | None = None
     joined_ms: int | None = None
     notice_ms: int | None = None
     ended_ms: int | None = None
     end: EndReason | None = None
+    instance_id: str = ""
+    bought_for: tuple[str, ...] = ()  # jobs
     changes: list[tuple[int, str, Held | None]] = field(default_factory=list)  # (at, job, holds from then on)
-    version: int = 0
 
     def hold(self, at_ms: int, job_id: str, resources: Mapping[str, float]) -> None:
         change = (at_ms, job_id, held_of(self.offer, resources))
-        self.changes.insert(bisect_right(self.changes, at_ms, key=lambda known: known[0]), change)
+        if self.changes and at_ms < self.changes[-1][0]:
+            self.changes.insert(bisect_right(self.changes, at_ms, key=lambda known: known[0]), change)
+        else:
+            self.changes.append(change)
+
+    @property
+    def first_held_ms(self) -> int | None:
+        return next((at for at, _, held in self.changes if held), None)
 
     @property
     def in_ray_from_ms(self) -> int | None:
         """When it joined; a node on which a job holds something has joined, whatever else was heard."""
-        held = next((at for at, _, held in self.changes if held), None)
-        known = [at for at in (self.joined_ms, held) if at is not None]
+        known = [at for at in (self.joined_ms, self.first_held_ms) if at is not None]
         return min(known, default=None)
+
+    @property
+    def billed_until_ms(self) -> int | None:
+        """None: until now. A node that ended early is billed for the minimum."""
+        if self.ended_ms is None or self.launched_ms is None:
+            return None
+        return max(self.ended_ms, self.launched_ms + self.minimum_ms)
 
     def tenures(self, from_ms: int, until_ms: int) -> Iterator[Tenure]:
         """[from, until) cut where holdings change."""
@@ -119,6 +138,11 @@ class PriceHistory:
         i = bisect_right(self.times_ms, at_ms)
         self.times_ms.insert(i, at_ms)
         self.prices_uusd_per_h.insert(i, price_uusd_per_h)
+
+    def moved_ms(self, node: NodeHistory) -> int | None:
+        """When the market's price first changed after the node was asked for. Until then the offer's price holds."""
+        i = bisect_right(self.times_ms, node.requested_ms)
+        return self.times_ms[i] if i < len(self.times_ms) else None
 
     def at(self, node: NodeHistory, at_ms: int) -> int | None:
         """The offer's price, until the market's price changes after the node was asked for."""

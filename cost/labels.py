@@ -15,10 +15,11 @@ class Label(StrEnum):
     ENDING = "ending"  # held after the job said that it is done
     UNMEASURED = "unmeasured"  # held by a job that does not tell (any more, or yet) what it does
     BOOTING = "booting"  # billed, not yet in Ray
-    IDLE = "idle"  # in Ray, held by no job
+    QUEUED = "queued"  # in Ray, bought for jobs of which none has taken anything yet: it waits for the rest of a gang
+    IDLE = "idle"  # in Ray, held by no job; and what a cloud bills beyond a node's end, as the least that it bills
     FAILED = "failed"  # billed, and gone without ever having joined Ray
 
 
 # These are the fleet's: no job pays for them. All others are always some job's.
-OVERHEAD = (Label.BOOTING, Label.IDLE, Label.FAILED)
+OVERHEAD = (Label.BOOTING, Label.QUEUED, Label.IDLE, Label.FAILED)
 JOB_LABELS = tuple(label for label in Label if label not in OVERHEAD)

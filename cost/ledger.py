@@ -1,22 +1,27 @@
 """All cost, as a fold over the event log: who paid what, when, for what. Pure; receipts and bills are read off it.
 
 `apply` takes events in the order of the log. Reports of jobs may come late, twice and out of order; prices and
-holdings are ordered by their own times. The figures are worked out when they are asked for, at any `now_s`.
+holdings are ordered by their own times. The figures are worked out when they are asked for, at any `now_s`; what was
+settled for an earlier question is kept (`books.py`), so that a living fleet is never billed from the beginning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tradewind.cost.history import NodeHistory, PriceHistory
-from tradewind.cost.settle import Entry, NodeAccount, settle
+from tradewind.cost.account import Entry, NodeAccount, account_of
+from tradewind.cost.books import Books, CellKey, Sums
+from tradewind.cost.history import MINIMUM_BILLED_MS, NodeHistory, PriceHistory
+from tradewind.cost.settle import Row
 from tradewind.cost.timeline import Timeline
 from tradewind.errors import JobNotFound
 from tradewind.events import (
     AnyEvent,
+    CheckpointCommitted,
     ControllerStarted,
+    DecisionRecorded,
     HoldingChanged,
     JobStateChanged,
     JobSubmitted,
@@ -29,6 +34,7 @@ from tradewind.events import (
     PriceChanged,
     StepCommitted,
 )
+from tradewind.model import Contract, Offer
 from tradewind.states import JobState, is_over
 from tradewind.units import to_ms
 
@@ -40,6 +46,9 @@ class JobHistory:
     job_id: str
     name: str
     tenant: str = "default"
+    team: str = ""
+    contract: Contract = field(default_factory=Contract)
+    saves: int = 0
     state: JobState = JobState.QUEUED
     submitted_ms: int | None = None
     ended_ms: int | None = None
@@ -53,11 +62,21 @@ class Ledger:
     timelines: dict[str, Timeline] = field(default_factory=dict)  # by job
     prices: dict[str, PriceHistory] = field(default_factory=dict)  # by market
     simulated: bool = False  # the local cloud: every amount is a pretence
-    _settled: dict[str, tuple[tuple[int, ...], NodeAccount]] = field(default_factory=dict, repr=False)
+    minimum_ms: Mapping[str, int] = field(default_factory=lambda: MINIMUM_BILLED_MS)  # by cloud
+    offers: dict[str, Offer] = field(default_factory=dict)  # by market: the last that was asked for there
+    _nodes_of_job: dict[str, dict[str, None]] = field(default_factory=dict, repr=False)
+    _job_ends_ms: dict[str, int] = field(default_factory=dict, repr=False)
+    _one_offer: dict[Offer, Offer] = field(default_factory=dict, repr=False)  # equal ones are one object
+    _bought_for: dict[str, list[str]] = field(default_factory=dict, repr=False)  # launch ids by job
+    _books: Books = field(init=False, repr=False)
+    _closed: dict[str, tuple[int, NodeAccount]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self._books = Books(self.nodes, self.prices, self.timelines, self._nodes_of_job, self._job_ends_ms)
 
     @classmethod
-    def fold(cls, events: Iterable[AnyEvent]) -> Ledger:
-        ledger = cls()
+    def fold(cls, events: Iterable[AnyEvent], minimum_ms: Mapping[str, int] = MINIMUM_BILLED_MS) -> Ledger:
+        ledger = cls(minimum_ms=minimum_ms)
         for event in events:
             ledger.apply(event)
         return ledger
@@ -71,42 +90,41 @@ class Ledger:
 
     def accounts(self, now_s: float) -> tuple[NodeAccount, ...]:
         """Every node that was launched by `now_s`, in order of launch."""
-        now_ms = to_ms(now_s)
-        found = [self._account(node, now_ms) for node in self.nodes.values()]
+        self._books.settle(to_ms(now_s))
+        found = [self._account(launch_id) for launch_id in self.nodes]
         return tuple(sorted((each for each in found if each), key=lambda each: (each.launched_ms, each.launch_id)))
 
     def job_accounts(self, job_id: str, now_s: float) -> tuple[NodeAccount, ...]:
         """The nodes that a job ever held. Their entries tell the other jobs' parts too."""
-        now_ms = to_ms(now_s)
-        found = [self._account(self.nodes[launch_id], now_ms) for launch_id in self.job(job_id).nodes]
+        self._books.settle(to_ms(now_s))
+        found = [self._account(launch_id) for launch_id in self.job(job_id).nodes]
         return tuple(each for each in found if each)
 
     def entries(self, now_s: float) -> tuple[Entry, ...]:
         return tuple(entry for account in self.accounts(now_s) for entry in account.entries)
+
+    def cells(self, now_s: float) -> Iterator[tuple[CellKey, Sums | Row]]:
+        """All cost by day, market, job and label. A key may come more than once: add them up."""
+        self._books.settle(to_ms(now_s))
+        return self._books.cells()
 
     def job(self, job_id: str) -> JobHistory:
         if job_id not in self.jobs:
             raise JobNotFound(f"there is no job {job_id!r} in this ledger")
         return self.jobs[job_id]
 
-    def _account(self, node: NodeHistory, now_ms: int) -> NodeAccount | None:
-        launched_ms = node.launched_ms
-        if launched_ms is None or launched_ms > now_ms:
-            return None
-        prices = self.prices.get(node.offer.market.key) or PriceHistory()
-        if node.ended_ms is None or node.ended_ms > now_ms:
-            return settle(node, launched_ms, prices, self.timelines, now_ms)
-        return self._closed(node, launched_ms, prices, now_ms)
-
-    def _closed(self, node: NodeHistory, launched_ms: int, prices: PriceHistory, now_ms: int) -> NodeAccount:
-        """A node that has ended costs the same at every later `now`, until something new is heard of its past."""
-        jobs = {job_id for _, job_id, _ in node.changes}
-        stamp = (node.version, len(prices.times_ms), *(self.timelines[job].version for job in sorted(jobs)))
-        known = self._settled.get(node.launch_id)
-        if known is None or known[0] != stamp:
-            known = (stamp, settle(node, launched_ms, prices, self.timelines, now_ms))
-            self._settled[node.launch_id] = known
-        return known[1]
+    def _account(self, launch_id: str) -> NodeAccount | None:
+        """Of the moment at which the books were settled. That of a closed node is kept: it costs the same at every
+        later moment, until something new is heard of its past."""
+        book = self._books.by_node[launch_id]
+        known = self._closed.get(launch_id)
+        if known is not None and book.is_closed and book.closings == known[0]:
+            return known[1]
+        prices = self.prices.get(book.node.offer.market.key) or PriceHistory()
+        found = account_of(book, prices, self._books.now_ms)
+        if found is not None and book.is_closed:
+            self._closed[launch_id] = (book.closings, found)
+        return found
 
     # --- events --------------------------------------------------------------------------------------------------
 
@@ -114,18 +132,30 @@ class Ledger:
         self.simulated = event.simulated
 
     def _requested(self, event: LaunchRequested) -> None:
-        node = NodeHistory(event.launch_id, event.offer, to_ms(event.at_s))
-        self.nodes.setdefault(event.launch_id, node)
+        offer = self._one_offer.setdefault(event.offer, event.offer)
+        minimum_ms = self.minimum_ms.get(offer.market.cloud, 0)
+        self.nodes.setdefault(event.launch_id, NodeHistory(event.launch_id, offer, to_ms(event.at_s), minimum_ms))
+        self.offers[offer.market.key] = offer
+        self._books.heard_of_node(event.launch_id)
+
+    def _decided(self, event: DecisionRecorded) -> None:
+        node = self.nodes.get(event.subject)
+        if event.action == "launch" and node is not None and event.jobs:
+            node.bought_for = event.jobs
+            for job_id in event.jobs:
+                self._bought_for.setdefault(job_id, []).append(event.subject)
+            self._books.heard_of_node(event.subject)
 
     def _launched(self, event: NodeLaunched) -> None:
         node = self.nodes[event.launch_id]
         node.launched_ms = _first(node.launched_ms, event.at_s)
-        node.version += 1
+        node.instance_id = event.instance_id
+        self._books.heard_of_node(event.launch_id)
 
     def _joined(self, event: NodeJoined) -> None:
         node = self.nodes[event.launch_id]
         node.joined_ms = _first(node.joined_ms, event.at_s)
-        node.version += 1
+        self._books.heard_of_node(event.launch_id)
 
     def _noticed(self, event: NoticeReceived) -> None:
         node = self.nodes[event.launch_id]
@@ -133,38 +163,51 @@ class Ledger:
 
     def _gone(self, event: NodeGone) -> None:
         node = self.nodes[event.launch_id]
+        known_ms = node.ended_ms
         node.ended_ms, node.end = to_ms(event.at_s), event.end
-        node.version += 1
+        has_joined = node.in_ray_from_ms is not None and known_ms is None
+        self._books.heard_of_node(event.launch_id, node.ended_ms if has_joined else 0)
 
     def _priced(self, event: PriceChanged) -> None:
         prices = self.prices.get(event.market)
         if prices is None:
             prices = self.prices[event.market] = PriceHistory()
         prices.add(to_ms(event.at_s), event.price_uusd_per_h)
+        self._books.heard_of_price(event.market, to_ms(event.at_s))
 
     def _submitted(self, event: JobSubmitted) -> None:
         job = self._known_job(event.job_id)
         job.name, job.tenant, job.submitted_ms = event.spec.name, event.spec.tenant, to_ms(event.at_s)
-        timeline = self.timelines[event.job_id]
-        timeline.foreign = event.foreign
-        timeline.version += 1
+        job.team, job.contract = event.spec.team, event.spec.contract
+        self.timelines[event.job_id].taught(event.foreign)
+        self._books.heard_of_job(event.job_id)
 
     def _job_changed(self, event: JobStateChanged) -> None:
         job = self._known_job(event.job_id)
         job.state = event.state
-        job.ended_ms = to_ms(event.at_s) if is_over(event.state) else None
+        before_ms, job.ended_ms = job.ended_ms, to_ms(event.at_s) if is_over(event.state) else None
+        if job.ended_ms is None:
+            self._job_ends_ms.pop(event.job_id, None)
+        else:
+            self._job_ends_ms[event.job_id] = job.ended_ms
+        if job.ended_ms != before_ms:  # what was bought for it waits for it no longer
+            for launch_id in self._bought_for.get(event.job_id, ()):
+                self._books.heard_of_node(launch_id, to_ms(event.at_s))
 
     def _held(self, event: HoldingChanged) -> None:
         node = self.nodes.get(event.launch_id)
         if node is None:
             return  # a node that nobody launched (the cell's head) has no bill to share
+        at_ms, first_ms = to_ms(event.at_s), node.in_ray_from_ms
         self._known_job(event.job_id).nodes[event.launch_id] = None
-        node.hold(to_ms(event.at_s), event.job_id, event.resources)
-        node.version += 1
+        node.hold(at_ms, event.job_id, event.resources)
+        is_first = len(node.changes) == 1 or first_ms is None or at_ms < first_ms
+        self._books.heard_of_node(event.launch_id, 0 if is_first else at_ms)
 
     def _phase(self, event: PhaseChanged) -> None:
         self._known_job(event.job_id)
         self.timelines[event.job_id].add_phase(to_ms(event.at_s), event.attempt, event.sequence, event.phase)
+        self._books.heard_of_job(event.job_id)
 
     def _steps(self, event: StepCommitted) -> None:
         timeline = self.timelines.get(event.job_id)
@@ -180,11 +223,18 @@ class Ledger:
             event.last_step,
             event.samples,
         )
+        if event.total_steps is not None:
+            timeline.total_steps = event.total_steps
+        self._books.heard_of_job(event.job_id)
+
+    def _saved(self, event: CheckpointCommitted) -> None:
+        self._known_job(event.job_id).saves += 1
 
     def _known_job(self, job_id: str) -> JobHistory:
         job = self.jobs.get(job_id)
         if job is None:
             job = self.jobs[job_id] = JobHistory(job_id, job_id)
+            self._nodes_of_job[job_id] = job.nodes
             self.timelines[job_id] = Timeline(foreign=True)  # until its submission says that it is ours
         return job
 
@@ -200,6 +250,8 @@ _HANDLERS: dict[type, Callable[[Ledger, Any], None]] = {
     JobSubmitted: Ledger._submitted,
     JobStateChanged: Ledger._job_changed,
     HoldingChanged: Ledger._held,
+    DecisionRecorded: Ledger._decided,
+    CheckpointCommitted: Ledger._saved,
     PhaseChanged: Ledger._phase,
     StepCommitted: Ledger._steps,
 }

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
+from tradewind.cost.account import Entry, NodeAccount
 from tradewind.cost.history import WHOLE_PPM
 from tradewind.cost.labels import JOB_LABELS, OVERHEAD, Label
 from tradewind.cost.ledger import JobHistory, Ledger
-from tradewind.cost.settle import FLEET, Entry, NodeAccount
+from tradewind.cost.settle import FLEET
 from tradewind.model import Capacity, EndReason
 from tradewind.states import JobState
 from tradewind.units import MS_PER_H, to_ms

@@ -1,67 +1,59 @@
-"""The bill of one node, cut into entries by job and label. Pure; called by the ledger for each node.
+"""The bill of one node for one day, cut into rows by job and label. Pure; `books.py` calls it for each node and day.
 
-A node's bill is the sum of price x time over its life, rounded down once. Every entry has an exact weight,
-price x time x share, in whole numbers; the bill is shared out by these weights to the micro-dollar. So the entries
-add up to the bill, each is less than a micro-dollar off its exact value, and it makes no difference how finely the
-time was cut.
+A node's bill of a day (UTC) is the sum of price x time, rounded down once. Every row has an exact weight,
+price x time x share, in whole numbers; the bill is shared out by these weights to the micro-dollar. So the rows add up
+to the bill, each is less than a micro-dollar off its exact value, and it makes no difference how finely the time was
+cut. Days are the grid, so that days, too, add up exactly, and a day that is over need not be settled again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from tradewind.cost.history import NOTHING, WHOLE_PPM, Held, NodeHistory, PriceHistory, Tenure
+from tradewind.cost.history import ALL, NOTHING, WHOLE_PPM, Held, NodeHistory, PriceHistory, Tenure
 from tradewind.cost.labels import JOB_LABELS, OVERHEAD, Label
 from tradewind.cost.timeline import Timeline
-from tradewind.model import Capacity, EndReason, Offer
+from tradewind.model import Capacity, Offer
 from tradewind.units import MS_PER_H, split_uusd
 
 FLEET = ""  # stands for a job id where no job pays
+DAY_MS = 24 * MS_PER_H
 Key = tuple[str, int]  # job, and position in LABELS (a number, because hashing an enum a million times takes long)
 Pieces = Sequence[tuple[int, int, int | None]]  # stretches of time without gaps: from, until, price
 LABELS = JOB_LABELS + OVERHEAD
-_BOOTING, _IDLE, _FAILED = (LABELS.index(label) for label in (Label.BOOTING, Label.IDLE, Label.FAILED))
+_BOOTING, _QUEUED, _IDLE, _FAILED = (
+    LABELS.index(label) for label in (Label.BOOTING, Label.QUEUED, Label.IDLE, Label.FAILED)
+)
+_AS_IT_TELLS = -1  # in the place of a label: the job's timeline gives it
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What one label of one job cost on one node. `on_demand_uusd`: the same at the list price of on-demand."""
+class Row(NamedTuple):
+    """What one label of one job cost on one node on one day."""
 
-    launch_id: str
     job_id: str  # FLEET: nobody's
-    label: Label
+    label: int  # in LABELS
     cost_uusd: int
-    on_demand_uusd: int
+    on_demand_uusd: int  # the same at the list price of on-demand
     duration_ms: int
     accelerator_ppm_ms: int  # time x millionths of the node's accelerators
     unpriced_ms: int  # of the duration: no price was known
+    unlisted_ms: int  # of the duration: no on-demand price was known
 
 
-@dataclass(frozen=True, slots=True)
-class NodeAccount:
-    """One node's bill at a moment. `entries` add up to `cost_uusd`."""
+Statement = tuple[Row, ...]
 
-    launch_id: str
-    offer: Offer
-    launched_ms: int
-    joined_ms: int | None
-    ended_ms: int | None  # None: still billed
-    end: EndReason | None
-    until_ms: int
-    price_uusd_per_h: int | None  # the last one
-    cost_uusd: int
-    on_demand_uusd: int | None  # None: the on-demand price is unknown
-    unpriced_ms: int
-    entries: tuple[Entry, ...]
 
-    @property
-    def accelerators(self) -> float:
-        return self.offer.accelerator_count * self.offer.hosts
+class Claim(NamedTuple):
+    """Who pays for which share of a stretch, and under which label."""
 
-    @property
-    def duration_ms(self) -> int:
-        return self.until_ms - self.launched_ms
+    job_id: str
+    label: int
+    held: Held
+
+
+Stretch = tuple[int, int, tuple[Claim, ...]]  # from, until, who pays
 
 
 @dataclass(slots=True)
@@ -75,7 +67,7 @@ class _Weights:
 
 @dataclass(slots=True)
 class _Tally:
-    """Exact weights by job and label, as they are summed up over a node's life."""
+    """Exact weights by job and label, as they are summed up over a day."""
 
     by_key: dict[Key, _Weights] = field(default_factory=dict)
 
@@ -110,26 +102,129 @@ class _Tally:
                 self.add((job_id, label), held, paid[label], of_label_ms, unpriced_ms[label])
 
 
-def settle(
-    node: NodeHistory, launched_ms: int, prices: PriceHistory, timelines: Mapping[str, Timeline], now_ms: int
-) -> NodeAccount:
-    """The account of a node that was launched, at `now_ms`."""
-    over = node.ended_ms is not None and node.ended_ms <= now_ms
-    until_ms = max(node.ended_ms if node.ended_ms is not None and over else now_ms, launched_ms)
-    entries = _entries(node.launch_id, _tally(node, launched_ms, until_ms, over, prices, timelines), node.offer)
-    return NodeAccount(
-        launch_id=node.launch_id,
-        offer=node.offer,
-        launched_ms=launched_ms,
-        joined_ms=_seen(node.in_ray_from_ms, until_ms),
-        ended_ms=until_ms if over else None,
-        end=node.end if over else None,
-        until_ms=until_ms,
-        price_uusd_per_h=prices.at(node, until_ms),
-        cost_uusd=sum(entry.cost_uusd for entry in entries),
-        on_demand_uusd=None if on_demand_price(node.offer) is None else sum(entry.on_demand_uusd for entry in entries),
-        unpriced_ms=sum(to - at for at, to, price in prices.pieces(node, launched_ms, until_ms) if price is None),
-        entries=entries,
+# --- who pays when --------------------------------------------------------------------------------------------------
+
+
+def stretches(node: NodeHistory, from_ms: int, now_ms: int, queued_until_ms: int) -> Iterator[Stretch]:
+    """The billed time of a node that was launched, from `from_ms` to `now_ms` or its end, cut where the payers change.
+
+    `queued_until_ms`: up to then, time that nobody holds waits for the jobs that it was bought for.
+    """
+    assert node.launched_ms is not None
+    billed_until_ms, ended_ms = node.billed_until_ms, node.ended_ms
+    over = ended_ms is not None and ended_ms <= now_ms
+    until_ms = now_ms if billed_until_ms is None or not over else min(now_ms, billed_until_ms)
+    lived_until_ms = min(until_ms, ended_ms) if over and ended_ms is not None else until_ms
+    joined_ms = node.in_ray_from_ms
+    never = joined_ms is None or joined_ms > lived_until_ms
+    boots_until_ms = until_ms if never or joined_ms is None else max(joined_ms, node.launched_ms)
+    boot_label = _FAILED if never and over else _BOOTING
+    if boots_until_ms > from_ms:
+        yield max(from_ms, node.launched_ms), boots_until_ms, (Claim(FLEET, boot_label, ALL),)
+    for tenure in node.tenures(max(from_ms, boots_until_ms), lived_until_ms):
+        yield from _of_tenure(tenure, queued_until_ms)
+    beyond_ms = max(from_ms, boots_until_ms, lived_until_ms)
+    if until_ms > beyond_ms:
+        yield beyond_ms, until_ms, (Claim(FLEET, _IDLE, ALL),)
+
+
+def _of_tenure(tenure: Tenure, queued_until_ms: int) -> Iterator[Stretch]:
+    if tenure.held:
+        yield tenure.from_ms, tenure.until_ms, _claims(tenure)
+        return
+    queued_until_ms = min(max(queued_until_ms, tenure.from_ms), tenure.until_ms)
+    if queued_until_ms > tenure.from_ms:
+        yield tenure.from_ms, queued_until_ms, (Claim(FLEET, _QUEUED, ALL),)
+    if queued_until_ms < tenure.until_ms:
+        yield queued_until_ms, tenure.until_ms, (Claim(FLEET, _IDLE, ALL),)
+
+
+def _claims(tenure: Tenure) -> tuple[Claim, ...]:
+    """Each job's share and, as FLEET's, what is left. Where more is held than there is, all shrink in proportion."""
+    jobs = sorted(tenure.held)
+    share_ppm = _fit([tenure.held[job].share_ppm for job in jobs])
+    accelerator_ppm = _fit([tenure.held[job].accelerator_ppm for job in jobs])
+    claims = [
+        Claim(job, _AS_IT_TELLS, Held(*each)) for job, *each in zip(jobs, share_ppm, accelerator_ppm, strict=True)
+    ]
+    rest = Held(WHOLE_PPM - sum(share_ppm), WHOLE_PPM - sum(accelerator_ppm))
+    return tuple(claims if rest == NOTHING else [*claims, Claim(FLEET, _IDLE, rest)])
+
+
+def _fit(parts_ppm: list[int]) -> list[int]:
+    return split_uusd(WHOLE_PPM, parts_ppm) if sum(parts_ppm) > WHOLE_PPM else parts_ppm
+
+
+def by_day(found: Iterable[Stretch]) -> Iterator[tuple[int, tuple[Stretch, ...]]]:
+    """(day, its stretches): cut at midnight, UTC."""
+    day, mine = -1, list[Stretch]()
+    for from_ms, until_ms, claims in found:
+        while from_ms < until_ms:
+            here = from_ms // DAY_MS
+            if here != day and mine:
+                yield day, tuple(mine)
+                mine = []
+            day, cut_ms = here, min(until_ms, (here + 1) * DAY_MS)
+            mine.append((from_ms, cut_ms, claims))
+            from_ms = cut_ms
+    if mine:
+        yield day, tuple(mine)
+
+
+# --- what it costs --------------------------------------------------------------------------------------------------
+
+Memory = dict[tuple[object, ...], Statement]
+
+
+def statement(
+    node: NodeHistory,
+    of_day: tuple[Stretch, ...],
+    prices: PriceHistory,
+    timelines: Mapping[str, Timeline],
+    memory: Memory,
+) -> Statement:
+    """Nodes of one offer that were held alike all day have the same statement: `memory` works it out once."""
+    moved_ms, from_ms = prices.moved_ms(node), of_day[0][0]
+    offered_until_ms = None if moved_ms is None else max(moved_ms, from_ms)
+    key = (id(node.offer), offered_until_ms, of_day)
+    found = memory.get(key)
+    if found is None:
+        found = memory[key] = _statement(node, of_day, prices, timelines)
+    return found
+
+
+def _statement(
+    node: NodeHistory, of_day: tuple[Stretch, ...], prices: PriceHistory, timelines: Mapping[str, Timeline]
+) -> Statement:
+    tally = _Tally()
+    for from_ms, until_ms, claims in of_day:
+        pieces = list(prices.pieces(node, from_ms, until_ms))
+        for job_id, label, held in claims:
+            if label == _AS_IT_TELLS:
+                tally.add_job(job_id, held, pieces, timelines[job_id])
+            else:
+                tally.add_all((job_id, label), held, pieces)
+    return _rows(tally, node.offer)
+
+
+def _rows(tally: _Tally, offer: Offer) -> Statement:
+    keys = sorted(tally.by_key)
+    weights = [tally.by_key[key] for key in keys]
+    costs = _share([each.paid for each in weights])
+    list_price = on_demand_price(offer)
+    listed = _share([(list_price or 0) * each.time_ppm_ms for each in weights])
+    return tuple(
+        Row(
+            job,
+            label,
+            cost,
+            at_list_price,
+            each.duration_ms,
+            each.accelerator_ppm_ms,
+            each.unpriced_ms,
+            each.duration_ms if list_price is None else 0,
+        )
+        for (job, label), cost, at_list_price, each in zip(keys, costs, listed, weights, strict=True)
     )
 
 
@@ -139,77 +234,13 @@ def on_demand_price(offer: Offer) -> int | None:
     return offer.on_demand_uusd_per_h
 
 
-def _entries(launch_id: str, tally: _Tally, offer: Offer) -> tuple[Entry, ...]:
-    keys = sorted(tally.by_key)
-    weights = [tally.by_key[key] for key in keys]
-    costs = _share([each.paid for each in weights])
-    list_price = on_demand_price(offer) or 0
-    listed = _share([list_price * each.time_ppm_ms for each in weights])
-    return tuple(
-        Entry(
-            launch_id,
-            job,
-            LABELS[label],
-            cost,
-            at_list_price,
-            each.duration_ms,
-            each.accelerator_ppm_ms,
-            each.unpriced_ms,
-        )
-        for (job, label), cost, at_list_price, each in zip(keys, costs, listed, weights, strict=True)
-    )
-
-
-def _tally(
-    node: NodeHistory,
-    launched_ms: int,
-    until_ms: int,
-    over: bool,
-    prices: PriceHistory,
-    timelines: Mapping[str, Timeline],
-) -> _Tally:
-    tally = _Tally()
-    joined_ms = node.in_ray_from_ms
-    if joined_ms is None or joined_ms > until_ms:
-        joined_ms, boot_label = until_ms, _FAILED if over else _BOOTING
-    else:
-        joined_ms, boot_label = max(joined_ms, launched_ms), _BOOTING
-    booting = list(prices.pieces(node, launched_ms, joined_ms))
-    tally.add_all((FLEET, boot_label), Held(WHOLE_PPM, WHOLE_PPM), booting)
-    for tenure in node.tenures(joined_ms, until_ms):
-        pieces = list(prices.pieces(node, tenure.from_ms, tenure.until_ms))
-        for job_id, held in _shares(tenure).items():
-            if job_id == FLEET:
-                tally.add_all((FLEET, _IDLE), held, pieces)
-            else:
-                tally.add_job(job_id, held, pieces, timelines[job_id])
-    return tally
-
-
-def _shares(tenure: Tenure) -> dict[str, Held]:
-    """Each job's share and, as FLEET's, what is left. Where more is held than there is, all shrink in proportion."""
-    jobs = sorted(tenure.held)
-    share_ppm = _fit([tenure.held[job].share_ppm for job in jobs])
-    accelerator_ppm = _fit([tenure.held[job].accelerator_ppm for job in jobs])
-    shares = {job: Held(*each) for job, *each in zip(jobs, share_ppm, accelerator_ppm, strict=True)}
-    rest = Held(WHOLE_PPM - sum(share_ppm), WHOLE_PPM - sum(accelerator_ppm))
-    return shares if rest == NOTHING else {**shares, FLEET: rest}
-
-
-def _fit(parts_ppm: list[int]) -> list[int]:
-    return split_uusd(WHOLE_PPM, parts_ppm) if sum(parts_ppm) > WHOLE_PPM else parts_ppm
-
-
 def _share(weights: list[int]) -> list[int]:
     """Each weight as micro-dollars, so rounded that they add up to the rounded-down whole: largest remainder first."""
     unit = MS_PER_H * WHOLE_PPM
     amounts = [weight // unit for weight in weights]
     left_uusd = sum(weights) // unit - sum(amounts)
-    by_remainder = sorted(range(len(weights)), key=lambda i: (-(weights[i] % unit), i))
-    for i in by_remainder[:left_uusd]:
-        amounts[i] += 1
+    if left_uusd:
+        by_remainder = sorted(range(len(weights)), key=lambda i: (-(weights[i] % unit), i))
+        for i in by_remainder[:left_uusd]:
+            amounts[i] += 1
     return amounts
-
-
-def _seen(at_ms: int | None, now_ms: int) -> int | None:
-    return at_ms if at_ms is not None and at_ms <= now_ms else None

@@ -195,11 +195,12 @@ class Timeline:
     """One job's reports, and what they say of any stretch of time."""
 
     foreign: bool = False
-    version: int = 0
+    total_steps: int | None = None  # as last told
     _reports: Reports = field(default_factory=Reports)
     _story: _Story = field(default_factory=_Story)
     _told: int = 0  # how many of the reports the story has
     _marks: list[_Mark] = field(default_factory=lambda: [_Story().mark()])  # one before every _MARK_EVERY reports
+    _changed_ms: int | None = 0  # labels from here on are not as they were when somebody last asked
 
     def add_phase(self, at_ms: int, attempt: int, sequence: int, phase: Phase) -> None:
         self._add((at_ms, attempt, sequence), at_ms, -1 - _PHASES.index(phase), 0, 0)
@@ -233,8 +234,20 @@ class Timeline:
         story = self._up_to_date()
         return Progress(story.steps, story.recomputed_steps, story.samples, story.attempts)
 
+    def taught(self, foreign: bool) -> None:
+        """Its submission says whether it is one of ours."""
+        self.foreign, self._changed_ms = foreign, 0
+
+    def changed_since_asked_ms(self) -> int | None:
+        """From when on labels may differ from those at the last call; None: nothing was heard since."""
+        self._up_to_date()
+        found, self._changed_ms = self._changed_ms, None
+        return found
+
     def _add(self, key: ReportKey, end_ms: int, first_step: int, last_step: int, samples: int) -> None:
-        self.version += 1
+        known_ms = 0 if self._story.first_ms is None else self._story.until_ms
+        if self._changed_ms is None or known_ms < self._changed_ms:
+            self._changed_ms = known_ms
         if self._reports.add(key, end_ms, first_step, last_step, samples) and self._told == len(self._reports) - 1:
             self._story.tell(key[0], key[1], end_ms, first_step, last_step, samples)
             self._count()
@@ -249,6 +262,7 @@ class Timeline:
             unchanged = self._reports.merge_late()
             del self._marks[min(unchanged, self._told) // _MARK_EVERY + 1 :]
             self._story.rewind(self._marks[-1])
+            self._changed_ms = min(self._changed_ms or 0, self._story.until_ms)
             self._told = (len(self._marks) - 1) * _MARK_EVERY
         if self._told < len(self._reports):
             for start, attempt, _, end, first, last, samples in self._reports.rows(self._told):

@@ -116,6 +116,7 @@ class JobSpec:
     entrypoint: str  # a shell command, run on the cell's head
     working_dir: str = ""
     tenant: str = "default"
+    team: str = ""  # a part of the tenant, for reports
     min_workers: int = 0
     max_workers: int = 0
     worker_resources: Resources = field(default_factory=dict)  # {"CPU": 1, "GPU": 1}

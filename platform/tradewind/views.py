@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tradewind.api import DecisionLine, EventLine, JobInfo, NodeInfo
 from tradewind.autoscaler.fleet import JobRecord, NodeRecord
-from tradewind.cost.settle import NodeAccount
+from tradewind.cost.account import NodeAccount
 from tradewind.events import AnyEvent, DecisionRecorded, encode
 
 

@@ -11,6 +11,7 @@ from tradewind.cost.ledger import Ledger
 from tradewind.events import (
     AnyEvent,
     ControllerStarted,
+    DecisionRecorded,
     HoldingChanged,
     JobStateChanged,
     JobSubmitted,
@@ -53,6 +54,9 @@ class History:
         if joined_s is not None:
             self._add(NodeJoined(at_s=joined_s, launch_id=name, ray_node_id=f"r-{name}"))
         return self if gone_s is None else self._add(NodeGone(at_s=gone_s, launch_id=name, end=end))
+
+    def bought_for(self, name: str, *jobs: str) -> History:
+        return self._add(DecisionRecorded(at_s=0.0, action="launch", subject=name, reason="test", jobs=jobs))
 
     def gone(self, name: str, at_s: float, end: EndReason) -> History:
         return self._add(NodeGone(at_s=at_s, launch_id=name, end=end))
@@ -101,7 +105,7 @@ class History:
 
     @property
     def ledger(self) -> Ledger:
-        return Ledger.fold(self.events)
+        return Ledger.fold(self.events, minimum_ms={})  # so that short lives can be counted by hand
 
     def _add(self, event: AnyEvent) -> History:
         self.events.append(event)

@@ -245,7 +245,7 @@ def test_asking_in_between_does_not_disturb_the_fold(history: History) -> None:
     history.phase("j", 42.0, Phase.RESTARTING)
     late = history.events.pop(-3)  # steps 11-20 come last, after node and restart
     history.events.append(late)
-    asked = Ledger()
+    asked = Ledger(minimum_ms={})
     for event in history.events:
         asked.apply(event)
         bill(asked, 50.0)
@@ -273,3 +273,67 @@ def test_bill_is_jobs_and_overhead(history: History) -> None:
 def test_an_unknown_job_is_told(history: History) -> None:
     with pytest.raises(JobNotFound, match="no job 'x'"):
         receipt(history.ledger, "x", 1.0)
+
+
+# --- what is bought and not yet used, and what is billed beyond an end ----------------------------------------------
+
+
+def test_a_node_that_waits_for_the_rest_of_a_gang_is_queued_capacity(history: History) -> None:
+    history.job("j").node("n", 0.0, joined_s=10.0).bought_for("n", "j").node("m", 0.0, joined_s=10.0)
+    history.hold("j", "n", 25.0).release("j", "n", 30.0)
+    assert costs(history.ledger, 20.0) == {("", "booting"): 20_000, ("", "queued"): 10_000, ("", "idle"): 10_000}
+    after = costs(history.ledger, 40.0)
+    assert after["", "queued"] == 15_000  # from joining to the first holding
+    assert after["", "idle"] == 40_000  # m all the time, n after the release
+
+
+def test_nothing_waits_for_a_job_that_is_over(history: History) -> None:
+    history.job("j").node("n", 0.0, joined_s=10.0).bought_for("n", "j").state("j", 15.0, JobState.STOPPED)
+    assert costs(history.ledger, 20.0) == {("", "booting"): 10_000, ("", "queued"): 5_000, ("", "idle"): 5_000}
+
+
+def test_a_short_life_is_billed_for_the_minimum(history: History, gpu_offer: Offer) -> None:
+    history.job("j").node("n", 0.0, joined_s=10.0, gone_s=30.0).hold("j", "n", 10.0).node("f", 0.0, gone_s=5.0)
+    azure = replace(gpu_offer, market=replace(gpu_offer.market, cloud="azure"))
+    history.node("z", 0.0, gone_s=5.0, offer=azure)
+    ledger = Ledger.fold(history.events)
+    assert costs(ledger, 20.0) == {("", "booting"): 10_000, ("j", "starting"): 10_000, ("", "failed"): 25_000}
+    assert costs(ledger, 1000.0) == {
+        ("", "booting"): 10_000,
+        ("j", "starting"): 20_000,
+        ("", "idle"): 30_000,  # to the end of the first minute: nobody holds a node that is gone
+        ("", "failed"): 65_000,  # a minute of AWS, five seconds of Azure
+    }
+    assert {line.launch_id: line.cost_uusd for line in bill(ledger, 1000.0).nodes} == {
+        "f": 60_000,
+        "n": 60_000,
+        "z": 5_000,
+    }
+
+
+# --- days -------------------------------------------------------------------------------------------------------------
+
+DAY_S = 86_400.0
+
+
+def test_days_are_settled_once_and_again_when_something_new_is_heard_of_them(history: History) -> None:
+    history.job("j").node("n", 0.0, joined_s=0.0).hold("j", "n", 0.0).phase("j", 0.0, Phase.TRAINING)
+    history.steps("j", 0.0, DAY_S * 2.5, 1, 10)
+    ledger = history.ledger
+    assert costs(ledger, DAY_S * 3) == {("j", "useful"): 216_000_000, ("j", "unmeasured"): 43_200_000}
+    history.price(DAY_S * 1.5, 7_200_000).phase("j", DAY_S * 2.75, Phase.RESTARTING, attempt=2)
+    for event in history.events[-2:]:
+        ledger.apply(event)
+    expected = {("j", "useful"): 129_600_000 + 172_800_000, ("j", "restarting"): 86_400_000}
+    assert costs(ledger, DAY_S * 3) == costs(history.ledger, DAY_S * 3) == expected
+    assert costs(ledger, DAY_S) == {("j", "useful"): 86_400_000}  # the past can still be asked about
+    assert costs(ledger, DAY_S * 3) == expected
+
+
+def test_a_node_that_boots_over_midnight_and_fails(history: History) -> None:
+    history.node("n", DAY_S - 10.0, gone_s=DAY_S + 10.0, end=EndReason.CRASHED)
+    ledger = history.ledger
+    assert costs(ledger, DAY_S + 5.0) == {("", "booting"): 15_000}
+    assert costs(ledger, DAY_S + 20.0) == {("", "failed"): 20_000}
+    by_day = {day: sums.cost_uusd for (day, *_), sums in ledger.cells(DAY_S + 20.0)}
+    assert by_day == {0: 10_000, 1: 10_000}

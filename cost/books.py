@@ -1,0 +1,217 @@
+"""The ledger's memory of what is settled, so that a question costs what has changed since the last one. Pure.
+
+Stands between the histories (`history.py`, `timeline.py`) and the questions (`ledger.py`). Each node's days that are
+over are settled once, and added up by day, market, job and label; the day that runs is settled when somebody asks. What
+is heard late of the past makes the days from then on be settled again: the answer never depends on who asked when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from tradewind.cost.history import NodeHistory, PriceHistory
+from tradewind.cost.settle import DAY_MS, Key, Memory, Row, Statement, by_day, statement, stretches
+from tradewind.cost.timeline import Timeline
+
+CellKey = tuple[int, str, str, int]  # day, market, job, position in LABELS
+FOREVER_MS = 2**62
+_NO_PRICES = PriceHistory()
+
+
+@dataclass(slots=True)
+class Sums:
+    """Rows added up."""
+
+    cost_uusd: int = 0
+    on_demand_uusd: int = 0
+    duration_ms: int = 0
+    accelerator_ppm_ms: int = 0
+    unpriced_ms: int = 0
+    unlisted_ms: int = 0
+
+    def add(self, row: Row | Sums, times: int = 1) -> None:
+        self.cost_uusd += times * row.cost_uusd
+        self.on_demand_uusd += times * row.on_demand_uusd
+        self.duration_ms += times * row.duration_ms
+        self.accelerator_ppm_ms += times * row.accelerator_ppm_ms
+        self.unpriced_ms += times * row.unpriced_ms
+        self.unlisted_ms += times * row.unlisted_ms
+
+
+@dataclass(slots=True)
+class NodeBook:
+    """One node's days that are over, from the first on; with `is_closed`, all that it will ever have."""
+
+    node: NodeHistory
+    days: list[tuple[int, Statement]] = field(default_factory=list)
+    running: list[tuple[int, Statement]] = field(default_factory=list)  # of the last question
+    is_closed: bool = False
+    closings: int = 0  # how often it was closed: tells whether what is remembered of it still holds
+    _sums: dict[Key, Sums] = field(default_factory=dict)
+    _summed: int = 0  # how many of the days are in `_sums`
+
+    @property
+    def settled_until_ms(self) -> int:
+        return FOREVER_MS if self.is_closed else (self.days[-1][0] + 1) * DAY_MS if self.days else 0
+
+    @property
+    def cost_uusd(self) -> int:
+        return sum(sums.cost_uusd for sums in self.by_key().values())
+
+    def by_key(self) -> dict[Key, Sums]:
+        """What each label of each job cost, at the last question."""
+        for _, rows in self.days[self._summed :]:
+            _add_rows(self._sums, rows)
+        self._summed = len(self.days)
+        if not self.running:
+            return self._sums
+        found = {key: replace(sums) for key, sums in self._sums.items()}
+        for _, rows in self.running:
+            _add_rows(found, rows)
+        return found
+
+    def reopen(self, from_day: int) -> list[tuple[int, Statement]]:
+        """Forget the days from this one on. Returns them."""
+        keep = next((i for i, (day, _) in enumerate(self.days) if day >= from_day), len(self.days))
+        dropped = self.days[keep:]
+        del self.days[keep:]
+        if self._summed > keep:
+            self._sums, self._summed = {}, 0
+        self.is_closed, self.running = False, []
+        return dropped
+
+
+def _add_rows(to: dict[Key, Sums], rows: Statement) -> None:
+    for row in rows:
+        key = (row.job_id, row.label)
+        if key not in to:
+            to[key] = Sums()
+        to[key].add(row)
+
+
+@dataclass(slots=True)
+class Books:
+    """`settle(now)` brings everything up to a moment; then the fields can be read."""
+
+    nodes: Mapping[str, NodeHistory]
+    prices: Mapping[str, PriceHistory]
+    timelines: Mapping[str, Timeline]
+    nodes_of_job: Mapping[str, Iterable[str]]  # launch ids that it ever held
+    job_ends_ms: Mapping[str, int]
+    by_node: dict[str, NodeBook] = field(default_factory=dict)
+    now_ms: int = 0
+    _cells: dict[CellKey, Sums] = field(default_factory=dict)  # of days that are over
+    _open: dict[str, NodeBook] = field(default_factory=dict)  # nodes that are not closed
+    _by_market: dict[str, list[str]] = field(default_factory=dict)
+    _changed: dict[str, int] = field(default_factory=dict)  # launch id -> from when on
+    _repriced: dict[str, int] = field(default_factory=dict)  # market -> from when on
+    _heard: dict[str, None] = field(default_factory=dict)  # jobs that told something
+    _closings: int = 0
+
+    # --- what is heard ------------------------------------------------------------------------------------------
+
+    def heard_of_node(self, launch_id: str, from_ms: int = 0) -> None:
+        self._changed[launch_id] = min(from_ms, self._changed.get(launch_id, from_ms))
+
+    def heard_of_price(self, market: str, from_ms: int) -> None:
+        self._repriced[market] = min(from_ms, self._repriced.get(market, from_ms))
+
+    def heard_of_job(self, job_id: str) -> None:
+        self._heard[job_id] = None
+
+    # --- what is asked ------------------------------------------------------------------------------------------
+
+    def settle(self, now_ms: int) -> None:
+        if now_ms < self.now_ms:  # asked about the past: nothing that was settled is known to hold then
+            self.by_node, self._cells, self._open, self._by_market = {}, {}, {}, {}
+        self._take_in()
+        memory: Memory = {}
+        for launch_id, book in list(self._open.items()):
+            self._advance(book, now_ms, memory)
+            if book.is_closed:
+                del self._open[launch_id]
+        self.now_ms = now_ms
+
+    def cells(self) -> Iterator[tuple[CellKey, Sums | Row]]:
+        """What was settled, by day, market, job and label. A key may come more than once: add them up."""
+        yield from self._cells.items()
+        for book in self._open.values():
+            market = book.node.offer.market.key
+            for day, rows in book.running:
+                for row in rows:
+                    yield (day, market, row.job_id, row.label), row
+
+    # --- settling -----------------------------------------------------------------------------------------------
+
+    def _take_in(self) -> None:
+        for launch_id, node in self.nodes.items() if not self.by_node else ():
+            self._enter(launch_id, node)
+        for launch_id, from_ms in self._changed.items():
+            book = self.by_node.get(launch_id) or self._enter(launch_id, self.nodes[launch_id])
+            self._reopen(book, from_ms)
+        for market, from_ms in self._repriced.items():
+            self._reopen_all(self._by_market.get(market, ()), from_ms)
+        for job_id in self._heard:
+            changed_ms = self.timelines[job_id].changed_since_asked_ms()
+            if changed_ms is not None:
+                self._reopen_all(self.nodes_of_job[job_id], changed_ms)
+        self._changed, self._repriced, self._heard = {}, {}, {}
+
+    def _enter(self, launch_id: str, node: NodeHistory) -> NodeBook:
+        book = self.by_node[launch_id] = self._open[launch_id] = NodeBook(node)
+        self._by_market.setdefault(node.offer.market.key, []).append(launch_id)
+        return book
+
+    def _reopen_all(self, launch_ids: Iterable[str], from_ms: int) -> None:
+        for launch_id in launch_ids:
+            book = self.by_node[launch_id]
+            if book.settled_until_ms <= from_ms:
+                continue
+            ended_ms = book.node.billed_until_ms
+            if ended_ms is None or ended_ms > from_ms or not book.is_closed:
+                self._reopen(book, from_ms)
+
+    def _reopen(self, book: NodeBook, from_ms: int) -> None:
+        for day, rows in book.reopen(from_ms // DAY_MS):
+            self._count(day, book.node.offer.market.key, rows, -1)
+        self._open[book.node.launch_id] = book
+
+    def _advance(self, book: NodeBook, now_ms: int, memory: Memory) -> None:
+        node, book.running = book.node, []
+        if node.launched_ms is None or node.launched_ms > now_ms:
+            return
+        market = node.offer.market.key
+        prices = self.prices.get(market, _NO_PRICES)
+        until_ms = node.billed_until_ms
+        is_over = until_ms is not None and until_ms <= now_ms
+        # Whether a node that has not joined boots or failed is known at its end: until then, none of its days is over.
+        is_fixed = is_over or (node.in_ray_from_ms is not None and node.in_ray_from_ms <= now_ms)
+        from_ms = max(node.launched_ms, book.settled_until_ms)
+        for day, of_day in by_day(stretches(node, from_ms, now_ms, self._queued_until_ms(node))):
+            rows = statement(node, of_day, prices, self.timelines, memory)
+            if is_fixed and (is_over or (day + 1) * DAY_MS <= now_ms):
+                book.days.append((day, rows))
+                self._count(day, market, rows, 1)
+            else:
+                book.running.append((day, rows))
+        if is_over:
+            self._closings += 1
+            book.is_closed, book.closings = True, self._closings
+
+    def _queued_until_ms(self, node: NodeHistory) -> int:
+        if not node.bought_for:
+            return 0
+        ends_ms = [self.job_ends_ms.get(job_id, FOREVER_MS) for job_id in node.bought_for if job_id in self.timelines]
+        held_ms = node.first_held_ms
+        return min(FOREVER_MS if held_ms is None else held_ms, max(ends_ms, default=0))
+
+    def _count(self, day: int, market: str, rows: Statement, times: int) -> None:
+        for row in rows:
+            key = (day, market, row.job_id, row.label)
+            sums = self._cells.get(key)
+            if sums is None:
+                sums = self._cells[key] = Sums()
+            sums.add(row, times)
+            if times < 0 and not sums.duration_ms:
+                del self._cells[key]
