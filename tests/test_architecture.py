@@ -38,6 +38,7 @@ ENVIRONMENT = {
     "platform/tradewind/node/machine.py": "a machine's environment is what its image and its cloud say of it",
     "platform/tradewind/emulators/machines.py": "passes what is harmless on to the machines that it boots",
     "platform/tradewind/emulators/ray_stop.py": "learns to which emulated machine it belongs",
+    "jobs/examples/jax_slice.py": "a user's program: learns its job id and its storage as any other does",
     "jobs/trainer.py": "learns its job id, which the controller sets for the entrypoint",
     "jobs/ray_train.py": "sets Ray Train's own switches",
     "jobs/spares.py": "learns its job id in a process that has no task yet",
