@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tradewind.autoscaler.ray_snapshot import DrainReason
 from tradewind.autoscaler.shape import Shape
-from tradewind.model import Offer, Target
+from tradewind.model import Offer, Role, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class Launch:
     jobs: tuple[str, ...] = ()  # on whose behalf, as far as it is known
     ruled_out: tuple[str, ...] = ()  # offers that would fit and were not considered, each with the reason
     replaces: tuple[str, ...] = ()  # launch ids whose work it is to take over
+    role: Role = Role.WORKER
 
 
 @dataclass(frozen=True, slots=True)

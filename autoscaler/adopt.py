@@ -19,13 +19,14 @@ from tradewind.units import parse_duration_s, parse_usd
 logger = logging.getLogger(__name__)
 
 
-def adoptions(snapshot: RaySnapshot, fleet: FleetState, now_s: float) -> list[AnyEvent]:
+def adoptions(snapshot: RaySnapshot, fleet: FleetState, now_s: float, cell: str = "") -> list[AnyEvent]:
     """New foreign jobs, and the changes of those that are known. Our own jobs are the controller's affair."""
     found: list[AnyEvent] = []
     for job in _one_per_id(snapshot.jobs):
         known = fleet.jobs.get(job.job_id)
-        if known is None and (job.submission_id or not job.is_dead):
-            found.append(JobSubmitted(at_s=job.started_at_s or now_s, job_id=job.job_id, spec=_spec(job), foreign=True))
+        if known is None and (job.submission_id or not job.is_dead) and not fleet.is_elsewhere(job.job_id):
+            at_s = job.started_at_s or now_s
+            found.append(JobSubmitted(at_s=at_s, job_id=job.job_id, spec=_spec(job), foreign=True, cell=cell))
             found.extend(_changes(job, JobState.QUEUED, now_s))
         elif known is not None and known.foreign:
             found.extend(_changes(job, known.state, now_s))
@@ -75,7 +76,7 @@ def _state(job: RayJob) -> JobState:
 
 def _changes(job: RayJob, current: JobState, now_s: float) -> list[AnyEvent]:
     state = _state(job)
-    if state is JobState.RUNNING and current is not JobState.QUEUED:
+    if state is JobState.QUEUED or (state is JobState.RUNNING and current is not JobState.QUEUED):
         return []  # that it runs is no news while it recovers or stops
     if state not in JOB_TRANSITIONS[current]:
         return []

@@ -8,7 +8,7 @@ job when it has no others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tradewind.autoscaler.limits import NOBODY, Bound, Limits, bounds_of
 from tradewind.autoscaler.shape import Shape
@@ -68,11 +68,13 @@ def grant(
     resources_of: Callable[[Offer], Resources],
     previous: Mapping[str, Target] | None = None,
     tenant_of: Mapping[str, str] | None = None,
+    taken: Callable[[Bound], float] = lambda _: 0.0,  # of each bound, by others than these jobs
 ) -> Allocation:
     """`allocate`, with how it was found."""
     wishes, whose = tuple(wishes), tenant_of or {}
     replicas = tuple(_replica(wish, offers, resources_of, whose.get(wish.job_id, NOBODY)) for wish in wishes)
-    bounds = tuple(bound for bound in bounds_of(limits, {each.tenant for each in replicas}) if not bound.is_rate)
+    found = (bound for bound in bounds_of(limits, {each.tenant for each in replicas}) if not bound.is_rate)
+    bounds = tuple(replace(bound, most=bound.most - taken(bound)) for bound in found)
     granted = _share(wishes, replicas, bounds)
     targets = {
         wish.job_id: _target((previous or {}).get(wish.job_id), count, wish.replica_workers)

@@ -16,10 +16,12 @@ from tradewind.events import (
     DrainRefused,
     DrainRequested,
     HoldingChanged,
+    JobPlaced,
     JobStateChanged,
     JobSubmitted,
     LaunchRefused,
     LaunchRequested,
+    MoveRequested,
     NodeGone,
     NodeJoined,
     NodeLaunched,
@@ -28,7 +30,7 @@ from tradewind.events import (
     StepCommitted,
     TerminateRequested,
 )
-from tradewind.model import EndReason, JobSpec, Offer, Phase
+from tradewind.model import LOCAL_CELL, EndReason, JobSpec, Offer, Phase, Role
 from tradewind.states import JobState, NodeState, is_alive, is_over, move_job, move_node
 
 
@@ -56,6 +58,7 @@ class NodeRecord:
     held_since_s: float | None = None  # when what jobs hold on it last changed
     tried_s: float | None = None  # when something was last bought to take over its work
     tenants: tuple[str, ...] = ()  # for whom it was bought
+    role: Role = Role.WORKER
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,9 @@ class JobRecord:
     state: JobState
     submitted_at_s: float
     foreign: bool = False
+    cell: str = ""  # where it runs; empty: nowhere yet
+    placements: int = 0
+    moving: str = ""  # why it is to leave its cell
     reason: str = ""
     started_at_s: float | None = None
     ended_at_s: float | None = None
@@ -124,6 +130,8 @@ class FleetState:
     never_joined: set[str] = field(default_factory=set)  # launched, given up or gone, and never in Ray
     simulated: bool = False
     _offers: dict[Offer, Offer] = field(default_factory=dict, repr=False, compare=False)  # equal ones are one object
+    _parts: dict[str, FleetState] = field(default_factory=dict, repr=False, compare=False)  # by cell
+    _whole: FleetState | None = field(default=None, repr=False, compare=False)  # of a part: what it is a part of
 
     @classmethod
     def fold(cls, events: Iterable[AnyEvent]) -> FleetState:
@@ -159,7 +167,66 @@ class FleetState:
         """Copied first: the loop's thread reads while another one submits a job."""
         return [job for job in list(self.jobs.values()) if not is_over(job.state)]
 
+    # --- cells ------------------------------------------------------------------------------------------------
+
+    @property
+    def whole(self) -> FleetState:
+        """Of the part of a cell: the fleet. Limits are about that."""
+        return self._whole or self
+
+    @property
+    def is_part(self) -> bool:
+        return self._whole is not None
+
+    def cell(self, name: str) -> FleetState:
+        """The part of one cell: its nodes, and the jobs that are placed there. It follows what is applied here."""
+        if name not in self._parts:
+            part = FleetState(experience=self.experience, _whole=self)  # markets belong to one cell
+            self._parts[name] = part
+            self._fill(name, part)
+        return self._parts[name]
+
+    def is_elsewhere(self, name: str) -> bool:
+        """Whether this node or job is another cell's affair."""
+        whole = self.whole
+        return name not in self.nodes and name not in self.jobs and (name in whole.nodes or name in whole.jobs)
+
+    def _fill(self, name: str, part: FleetState) -> None:
+        part.nodes.update((key, node) for key, node in self.nodes.items() if node.cell == name)
+        part.jobs.update((key, job) for key, job in self.jobs.items() if job.cell == name)
+        part.refusals[:] = [refusal for refusal in self.refusals if refusal.launch_id in part.nodes]
+        part.never_joined.update(self.never_joined & part.nodes.keys())
+        part.simulated = self.simulated
+
     def apply(self, event: AnyEvent) -> None:
+        self._apply(event)
+        if not self._parts:
+            return
+        if isinstance(event, ClockJumped | ControllerStarted):
+            for name, part in self._parts.items():
+                self._fill(name, part)
+        if (launch_id := getattr(event, "launch_id", "")) in self.nodes:
+            self._pass_on_node(launch_id, event)
+        if (job := self.jobs.get(getattr(event, "job_id", ""))) is not None:
+            for name, part in self._parts.items():
+                if name == job.cell:
+                    part.jobs[job.job_id] = job
+                else:
+                    part.jobs.pop(job.job_id, None)
+
+    def _pass_on_node(self, launch_id: str, event: AnyEvent) -> None:
+        node = self.nodes[launch_id]
+        part = self._parts.get(node.cell)
+        if part is None:
+            return
+        changed = (launch_id, *node.replaces) if isinstance(event, LaunchRequested | LaunchRefused) else (launch_id,)
+        part.nodes.update((key, self.nodes[key]) for key in changed if key in self.nodes)
+        if isinstance(event, LaunchRefused):
+            part.refusals.append(event)
+        if launch_id in self.never_joined:
+            part.never_joined.add(launch_id)
+
+    def _apply(self, event: AnyEvent) -> None:
         match event:
             case StepCommitted():  # first, since most events are steps
                 self._report(
@@ -181,6 +248,7 @@ class FleetState:
                     state_since_s=event.at_s,
                     replaces=event.replaces,
                     tenants=event.tenants,
+                    role=event.role,
                 )
                 self._note_try(event.replaces, event.at_s)
             case LaunchRefused():
@@ -246,7 +314,13 @@ class FleetState:
                     state=JobState.QUEUED,
                     submitted_at_s=event.at_s,
                     foreign=event.foreign,
+                    cell=event.cell or (LOCAL_CELL if event.foreign else ""),
                 )
+            case JobPlaced():
+                job = self.jobs[event.job_id]
+                self.jobs[event.job_id] = _job_with(job, cell=event.cell, placements=job.placements + 1, moving="")
+            case MoveRequested():
+                self.jobs[event.job_id] = _job_with(self.jobs[event.job_id], moving=event.reason)
             case JobStateChanged():
                 self._move_job(event)
             case HoldingChanged():

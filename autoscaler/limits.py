@@ -8,11 +8,11 @@ Every limit becomes bounds, one for each number in it. They are held three times
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
-from tradewind.model import Capacity, Offer
+from tradewind.model import Capacity, Offer, Role
 from tradewind.states import NodeState, is_alive
 from tradewind.units import format_usd
 
@@ -233,11 +233,31 @@ def launched_since(nodes: Iterable[NodeRecord], since_s: float) -> list[NodeReco
 
 def left_of(limits: Limits, fleet: FleetState, tenants: Tenants, now_s: float) -> list[tuple[Bound, float]]:
     """What each bound leaves, by the record."""
-    nodes = list(fleet.nodes.values())
-    alive = lots_of((node for node in nodes if is_alive(node.state)), tenants)
-    fresh = lots_of(launched_since(nodes, now_s - COUNTED_S), tenants)
-    bounds = bounds_of(limits, tenants.known)
-    return [(bound, bound.most - used(bound, fresh if bound.is_rate else alive)) for bound in bounds]
+    counted = Counted.of(list(fleet.nodes.values()), tenants, now_s)
+    return [(bound, bound.most - counted.used(bound)) for bound in bounds_of(limits, tenants.known)]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What counts against which bound. The head of a cell costs money like any other node, but nobody who allows so
+    many nodes thinks of it."""
+
+    paid: Sequence[Lot]
+    workers: Sequence[Lot]
+    fresh: Sequence[Lot]  # of the last minute
+
+    @classmethod
+    def of(cls, nodes: Collection[NodeRecord], tenants: Tenants, now_s: float) -> Counted:
+        alive = [node for node in nodes if is_alive(node.state)]
+        workers = [node for node in alive if node.role is Role.WORKER]
+        paid = lots_of(alive, tenants)
+        counted = paid if len(workers) == len(alive) else lots_of(workers, tenants)
+        return cls(paid, counted, lots_of(launched_since(nodes, now_s - COUNTED_S), tenants))
+
+    def used(self, bound: Bound) -> float:
+        if bound.is_rate:
+            return used(bound, self.fresh)
+        return used(bound, self.paid if bound.is_money else self.workers)
 
 
 class Gate:
@@ -248,10 +268,12 @@ class Gate:
         self.tenants = Tenants.of(fleet) if self._by_tenant else Tenants()
         self._left = left_of(limits, fleet, self.tenants, now_s)
 
-    def admit(self, offer: Offer, job_ids: Iterable[str] = ()) -> tuple[str, frozenset[str]]:
+    def admit(self, offer: Offer, job_ids: Iterable[str] = (), role: Role = Role.WORKER) -> tuple[str, frozenset[str]]:
         """The limit that one more of these would pass (nothing: it may be launched, and is counted), and the tenants
         for whom it then counts: those of the jobs, as far as they have room for it. Where it is not known for whom it
         is, everybody who may be asking must have room."""
+        if role is Role.HEAD:
+            return self._admit_head(offer), frozenset()
         named = frozenset(self.tenants.of_job.get(job_id, NOBODY) for job_id in job_ids)
         passed = {tenant: self._passed(offer, tenant) for tenant in sorted(named or self.tenants.askers)}
         fine = frozenset(tenant for tenant, name in passed.items() if not name)
@@ -261,6 +283,19 @@ class Gate:
             (bound, left - bound.weigh(offer) if bound.is_about(offer, fine) else left) for bound, left in self._left
         ]
         return "", fine if self._by_tenant else frozenset()
+
+    def passed(self, offer: Offer) -> str:
+        """The limit that one more would pass, whoever it is for; of limits on tenants nothing is said."""
+        return self._passed(offer, "")
+
+    def _admit_head(self, offer: Offer) -> str:
+        """It is nobody's, and counts as money and as a launch."""
+        about = [(b, left) for b, left in self._left if b.is_about(offer, ()) and (b.is_money or b.is_rate)]
+        if passed := next((b.name for b, left in about if b.weigh(offer) > left + 1e-9), ""):
+            return passed
+        bounds = {id(bound) for bound, _ in about}
+        self._left = [(b, left - b.weigh(offer) if id(b) in bounds else left) for b, left in self._left]
+        return ""
 
     def _passed(self, offer: Offer, tenant: str) -> str:
         tight = (b for b, left in self._left if b.is_about(offer, (tenant,)) and b.weigh(offer) > left + 1e-9)

@@ -19,6 +19,7 @@ from tradewind.autoscaler.dry_run import DryReconciler, would
 from tradewind.autoscaler.expected import new_book
 from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.forecast import spans_of_events
+from tradewind.autoscaler.limits import Counted
 from tradewind.autoscaler.observe import Observation, build_view, learn_resources
 from tradewind.autoscaler.plan import make_plan
 from tradewind.autoscaler.providers.base import PriceSource, Provider
@@ -26,11 +27,13 @@ from tradewind.autoscaler.quotes import Quotes, note_quotes
 from tradewind.autoscaler.ray_snapshot import RayPort, RayReport, RaySnapshot, alive_by_launch_id
 from tradewind.autoscaler.reconcile import Reconciler, Record, new_launch_id
 from tradewind.autoscaler.settle import Listing, Question, overdue_ends, settle, slices_of
+from tradewind.autoscaler.turn import Turn
 from tradewind.autoscaler.view import LoopSettings, SeenResources, View
 from tradewind.autoscaler.wanted import wanted_of
 from tradewind.errors import RayError
-from tradewind.events import AnyEvent, ClockJumped, DecisionRecorded, PriceChanged
+from tradewind.events import AnyEvent, ClockJumped, DecisionRecorded, NodeJoined, PriceChanged
 from tradewind.model import Offer, Target, Wish
+from tradewind.states import NodeState
 
 logger = logging.getLogger(__name__)
 
@@ -55,12 +58,16 @@ class Loop:
         past: Iterable[AnyEvent] = (),  # the log until now, for the forecasts
         new_id: Callable[[], str] = new_launch_id,
         beside: Beside | None = None,  # where calls to clouds are made; None: on the spot
+        turn: Turn | None = None,  # shared by the loops of one fleet
+        head_silent_s: Callable[[], float | None] = lambda: None,  # of a head that the loop keeps: see View
     ) -> None:
         self.clock, self.record, self.fleet, self.ray = clock, record, fleet, ray
         self.settings, self.wishes = settings, wishes
         self.clouds = Clouds(providers, prices, clock, beside or Inline(), settings)
         reconciler = DryReconciler if settings.dry_run else Reconciler
-        self.reconciler = reconciler(clock, record, fleet, ray, self.clouds, settings, new_id)
+        self.reconciler = reconciler(clock, record, fleet, ray, self.clouds, settings, new_id, turn or Turn())
+        self._head_silent_s = head_silent_s
+        self._jobs_left_at_s: float | None = None  # steady
         self.book = new_book(settings)
         if settings.buy_ahead:
             self.book.load(spans_of_events(past, clock.now_s()), clock.now_s())
@@ -198,6 +205,8 @@ class Loop:
             targets=self.targets,
             seen_resources=self._seen_resources,
             quotes=self._quotes,
+            head_silent_s=self._head_silent_s(),
+            jobs_left_s=self._jobs_left_s(),
         )
         blank = build_view(self.fleet, seen, self.settings)
         self.granted = grant(
@@ -207,10 +216,27 @@ class Loop:
             blank.resources_of,
             self.targets,
             {job.job_id: job.spec.tenant for job in self.fleet.open_jobs},
+            Counted.of(blank.elsewhere, blank.tenants, seen.now_s).used,
         )
         self.targets = self.granted.targets
         seen = self._look_ahead(replace(seen, targets=self.targets))
         return build_view(self.fleet, seen, self.settings)
+
+    def _jobs_left_s(self) -> float | None:
+        if self.fleet.open_jobs:
+            self._jobs_left_at_s = None
+            return None
+        if self._jobs_left_at_s is None:
+            self._jobs_left_at_s = self.clock.steady_s()
+        return self.clock.steady_s() - self._jobs_left_at_s
+
+    def meet_head(self, launch_id: str, address: str) -> None:
+        """Its agent has spoken: it is ready, and workers join it there."""
+        if address != self.settings.head_address:
+            self.settings = self.reconciler.settings = replace(self.settings, head_address=address)
+        node = self.fleet.nodes.get(launch_id)
+        if node is not None and node.state is NodeState.BOOTING:
+            self.record(NodeJoined(at_s=self.clock.now_s(), launch_id=launch_id, ray_node_id=""))
 
     def _look_ahead(self, seen: Observation) -> Observation:
         """What is wanted, and what will be. While the head does not answer, nothing is known and nothing is learnt."""
@@ -224,7 +250,7 @@ class Loop:
 
     def _note_jobs(self, snapshot: RaySnapshot) -> None:
         if self.settings.adopt_jobs:
-            self.record(*adoptions(snapshot, self.fleet, self.clock.now_s()))
+            self.record(*adoptions(snapshot, self.fleet, self.clock.now_s(), self.settings.cell))
         self.record(*holding_changes(snapshot, self.fleet, self.clock.now_s()))
 
     def _note_prices(self, troubles: list[Hold]) -> None:

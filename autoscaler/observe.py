@@ -16,7 +16,7 @@ from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, alive_by_lau
 from tradewind.autoscaler.settle import Listing, slices_of
 from tradewind.autoscaler.view import LoopSettings, NodeView, SeenResources, View, seen_keys
 from tradewind.autoscaler.withhold import Room, withhold
-from tradewind.model import Offer, Resources, Target, Wish
+from tradewind.model import Offer, Resources, Role, Target, Wish
 
 # Resources by which a request can fail to fit although the catalogue says that it does.
 _MEASURED = ("CPU", "GPU", "TPU", "memory")
@@ -36,10 +36,15 @@ class Observation:
     wanted: Mapping[SeriesKey, float] = field(default_factory=dict)
     forecasts: Mapping[SeriesKey, Forecast] = field(default_factory=dict)
     quotes: Quotes = field(default_factory=dict)
+    head_silent_s: float | None = None
+    jobs_left_s: float | None = None
 
 
 def build_view(fleet: FleetState, seen: Observation, settings: LoopSettings) -> View:
     alive, ray_nodes = fleet.alive_nodes, seen.snapshot.nodes if seen.snapshot else ()
+    heads = tuple(record for record in alive if record.role is Role.HEAD)
+    alive = [record for record in alive if record.role is Role.WORKER] if heads else alive
+    others = [node for node in fleet.whole.alive_nodes if node.launch_id not in fleet.nodes] if fleet.is_part else []
     slices = slices_of(alive, seen.listing)
     in_ray, hosts = alive_by_launch_id(ray_nodes, slices), living_hosts(ray_nodes, slices)
     nodes = tuple(
@@ -50,12 +55,16 @@ def build_view(fleet: FleetState, seen: Observation, settings: LoopSettings) -> 
         now_s=seen.now_s,
         settings=settings,
         nodes=nodes,
+        heads=tuple(NodeView(record, seen.listing.nodes.get(record.launch_id)) for record in heads),
+        head_silent_s=seen.head_silent_s,
+        jobs_left_s=seen.jobs_left_s,
+        elsewhere=(*heads, *others),
         snapshot=seen.snapshot,
         demand=_demand(seen, nodes),
         offers=seen.offers,
         memory=MarketMemory.of(fleet, seen.now_s),
         blind_clouds=seen.listing.blind,
-        launched_last_minute=len(launched_since(list(fleet.nodes.values()), seen.now_s - COUNTED_S)),
+        launched_last_minute=len(launched_since(list(fleet.whole.nodes.values()), seen.now_s - COUNTED_S)),
         seen_resources=seen.seen_resources,
         wanted=seen.wanted,
         forecasts=seen.forecasts,
@@ -68,8 +77,9 @@ def build_view(fleet: FleetState, seen: Observation, settings: LoopSettings) -> 
 
 def _within_limits(view: View, fleet: FleetState) -> View:
     """With whose everything is, and without the demand of tenants that have reached a limit."""
-    tenants = Tenants.of(fleet)
-    theirs = [each for each in left_of(view.settings.limits, fleet, tenants, view.now_s) if each[0].part.tenant]
+    tenants = Tenants.of(fleet.whole)
+    left = left_of(view.settings.limits, fleet.whole, tenants, view.now_s)
+    theirs = [each for each in left if each[0].part.tenant]
     demand, withheld = withhold(view.demand, Room(theirs, tenants, view.offers, view.resources_of))
     return replace(view, tenants=tenants, demand=demand, withheld=withheld)
 
@@ -96,8 +106,9 @@ def learn_resources(
     another where it is known better."""
     learnt = {key: dict(amounts) for key, amounts in known.items()}
     for node in nodes:
-        if node.is_alive and node.total and node.launch_id in records:
-            for key in seen_keys(records[node.launch_id].offer):
+        record = records.get(node.launch_id)
+        if node.is_alive and node.total and record is not None and record.role is Role.WORKER:
+            for key in seen_keys(record.offer):
                 mine = learnt.setdefault(key, {})
                 for name in _MEASURED:
                     if name in node.total:

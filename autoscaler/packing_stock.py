@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from tradewind.autoscaler.effective import pricing_of
-from tradewind.autoscaler.limits import COUNTED_S, Bound, Part, Tenants, bounds_of, launched_since, lots_of, used
+from tradewind.autoscaler.limits import Bound, Counted, Part, Tenants, bounds_of
 from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Bools, Floats, Ints, Rooms, Slot
 from tradewind.autoscaler.packing_rules import gang_source, job_of
 from tradewind.autoscaler.packing_slots import hosts_of
@@ -89,13 +89,12 @@ def limits_as_caps(view: View, with_rate: bool = True) -> list[Purse]:
     nodes are launched, not which."""
     limits = view.settings.limits
     bounds = bounds_of(limits, view.tenants.known)
-    records = [node.requested for node in view.nodes] if bounds else []
-    lots = lots_of(records, view.tenants)
-    fresh = lots_of(launched_since(records, view.now_s - COUNTED_S), view.tenants) if limits.rules else []
+    records = [*(node.requested for node in view.nodes), *view.elsewhere] if bounds else []
+    counted = Counted.of(records, view.tenants, view.now_s)
     gangs = {gang_source(gang): gang.job_id for gang in view.demand.gangs} if limits.are_about_tenants else {}
     found = []
     for bound in bounds:
-        taken = used(bound, fresh if bound.is_rate else lots)
+        taken = counted.used(bound)
         if bound.is_rate and bound.part == Part():
             if not with_rate:
                 continue

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from tradewind.autoscaler.shape import Shape, add_up
 from tradewind.autoscaler.slices import LABEL_TPU_WORKER
-from tradewind.model import RAY_NAMESPACE, Labels, Resources, driver_job_id
+from tradewind.model import RAY_NAMESPACE, Labels, Resources, driver_job_id, job_of_submission
 
 
 class RayStatus(StrEnum):
@@ -79,7 +79,7 @@ class RayJob:
 
     @property
     def job_id(self) -> str:
-        return self.submission_id or driver_job_id(self.ray_job_id, self.head_node_id)
+        return job_of_submission(self.submission_id) or driver_job_id(self.ray_job_id, self.head_node_id)
 
     @property
     def is_internal(self) -> bool:

@@ -18,6 +18,7 @@ from tradewind.autoscaler.limits import Gate
 from tradewind.autoscaler.market import MarketMemory
 from tradewind.autoscaler.providers.base import LaunchSpec
 from tradewind.autoscaler.ray_snapshot import DrainReason, RayPort
+from tradewind.autoscaler.turn import Turn
 from tradewind.autoscaler.view import LoopSettings
 from tradewind.errors import AmbiguousOutcome, ProviderError, RayError, Scope
 from tradewind.events import (
@@ -65,6 +66,7 @@ class Reconciler:
     clouds: Clouds
     settings: LoopSettings
     new_id: Callable[[], str] = new_launch_id
+    turn: Turn = field(default_factory=Turn)
     # Launch calls of this process that are under way, were accepted or had no answer. What is on record and neither
     # here nor listed was never sent (a crash in between), or was refused for the moment: it is sent again.
     sent: set[str] = field(default_factory=set)
@@ -109,16 +111,20 @@ class Reconciler:
             if (block := self._memory.block_of(offer, now_s)) is not None:
                 attempt.ruled_out.append(f"{offer.market}: {block.describe(now_s)}")  # refused a moment ago
                 continue
-            self._gate = self._gate or Gate(self.fleet, self.settings.limits, now_s)
-            passed, tenants = self._gate.admit(offer, attempt.action.jobs)
+            with self.turn.of(self) as is_mine:
+                self._gate = self._gate if is_mine and self._gate else self._new_gate(now_s)
+                passed, tenants = self._gate.admit(offer, attempt.action.jobs, attempt.action.role)
+                launch_id = "" if passed else self._ask_for(offer, attempt, tenants)
             if passed:
                 logger.warning("not launched: %s would pass %s", offer.market, passed)
                 attempt.ruled_out.append(f"{offer.market}: would pass {passed}")
                 continue
-            launch_id = self._ask_for(offer, attempt, tenants)
             self._attempts[launch_id] = attempt
             self.send(self.fleet.nodes[launch_id])
             return
+
+    def _new_gate(self, now_s: float) -> Gate:
+        return Gate(self.fleet.whole, self.settings.limits, now_s)
 
     def _fail_over(self) -> None:
         while self._refused:
@@ -139,6 +145,7 @@ class Reconciler:
                 cell=self.settings.cell,
                 replaces=action.replaces,
                 tenants=tuple(sorted(tenants)),
+                role=action.role,
             ),
             DecisionRecorded(
                 at_s=now_s,
@@ -220,6 +227,7 @@ class Reconciler:
             offer=node.offer,
             head_address=self.settings.head_address,
             labels={**node.offer.labels, LABEL_LAUNCH_ID: node.launch_id},
+            role=node.role,
         )
 
     # --- ends -------------------------------------------------------------------------------------------------

@@ -165,7 +165,8 @@ def _settle_stranger(cloud: CloudNode, question: Question) -> Settlement:
     if _asked_at_s(cloud, question) is None:
         return Settlement()
     known = question.fleet.nodes.get(cloud.launch_id)
-    if cloud.state not in _LIVING or (known is not None and is_alive(known.state)):
+    ours = known is not None and is_alive(known.state)
+    if cloud.state not in _LIVING or ours or question.fleet.is_elsewhere(cloud.launch_id):
         return Settlement()
     ray = question.ray.get(cloud.launch_id)
     if known is None and ray is not None and ray.is_alive:

@@ -29,6 +29,20 @@ def seen_keys(offer: Offer) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadSettings:
+    """The head of a cell, as a node that the loop buys. It runs Ray's head and the drivers of jobs."""
+
+    instance_type: str = ""  # empty: the cheapest of this size
+    vcpus: float = 4.0
+    memory_gib: float = 16.0
+    offers: tuple[Offer, ...] = ()  # what it may be; empty: what the fleet may buy
+    keep: bool = True  # False: only while there are jobs for the cell
+    idle_timeout_s: float = 900.0  # ... and so long after the last
+    boot_timeout_s: float = 900.0  # from the launch to its agent's first words
+    lost_s: float = 300.0  # how long its agent may be silent before it is given up
+
+
+@dataclass(frozen=True, slots=True)
 class LoopSettings:
     fleet: str
     cell: str = "local"
@@ -53,6 +67,7 @@ class LoopSettings:
     answer_wait_s: float = 0.25  # how long a tick waits for answers: once when it looks, once when it launches
     dry_run: bool = False  # nothing is launched, drained or ended; what would be is told
     adopt_jobs: bool = True  # jobs that were sent past us are put on record
+    head: HeadSettings | None = None  # None: somebody else keeps the cell's head
     usable_memory: float = 0.6  # what Ray offers of a machine's memory, until a node of the type has been seen
     buy_ahead: bool = False  # True: demand is forecast, and nodes are bought before it comes where that is worth it
     forecast_step_s: float = 300.0
@@ -109,7 +124,11 @@ class NodeView:
 class View:
     now_s: float
     settings: LoopSettings
-    nodes: tuple[NodeView, ...] = ()  # alive by the log
+    nodes: tuple[NodeView, ...] = ()  # alive by the log; without heads
+    heads: tuple[NodeView, ...] = ()  # likewise: what Ray's head runs on
+    head_silent_s: float | None = None  # how long nothing was heard of its agent; None: it has not spoken yet
+    jobs_left_s: float | None = None  # how long there has been no job for the cell; None: there is one
+    elsewhere: tuple[NodeRecord, ...] = ()  # alive, and not in `nodes`: other cells and heads. Limits count them
     snapshot: RaySnapshot | None = None  # None: the head does not answer, so nothing is known of demand
     demand: Demand = field(default_factory=Demand)
     offers: tuple[Offer, ...] = ()

@@ -29,6 +29,7 @@ from tradewind.model import (
     Phase,
     Target,
     Wish,
+    submission_id,
 )
 from tradewind.states import JOB_TRANSITIONS, JobState, is_over
 
@@ -116,12 +117,13 @@ class Agent:
 
     gcs_address: str
     dashboard_url: str
-    storage: Path
+    storage: Path | str  # a folder, or a URL
     record: Callable[..., None]
     fleet: FleetState
     heard: dict[str, Wish | None] = field(default_factory=dict)  # by job, as its coordinator last told; None: over
     jobs: JobsPort | None = None  # from `connect` on
     coordinators: CoordinatorsPort = field(default_factory=RayCoordinators)
+    same_disk: bool = True  # the head reads the folders of this machine; False: they are sent to it
     _granted: dict[str, Target] = field(default_factory=dict)
 
     def connect(self) -> None:
@@ -151,7 +153,7 @@ class Agent:
         for job in self.fleet.open_jobs:
             if not job.foreign:
                 with _alone(job):
-                    self._follow(job, known.get(job.job_id), now_s)
+                    self._follow(job, known.get(submission_of(job)), now_s)
         for job in self.fleet.open_jobs:
             with _alone(job):
                 self._hear(job, now_s)
@@ -174,23 +176,35 @@ class Agent:
     def _follow(self, job: JobRecord, ray_job: RayJob | None, now_s: float) -> None:
         """One job of ours, and what Ray lists of it. A stop may have come before the start, or been lost on the way:
         it is asked for until Ray has no such job, or says that it ended."""
-        if job.state is JobState.STOPPING and (ray_job is None or not is_over(_RAY_STATUS[ray_job.status])):
-            if not self.stop_job(job.job_id):
+        if job.moving and job.state is not JobState.STOPPING:
+            self._leave(job, ray_job, now_s)
+        elif job.state is JobState.STOPPING and (ray_job is None or not is_over(_RAY_STATUS[ray_job.status])):
+            if not self.stop_job(submission_of(job)):
                 self.record(JobStateChanged(at_s=now_s, job_id=job.job_id, state=JobState.STOPPED))
         elif ray_job is None:
             self._start(job, now_s)
         else:
             self._settle(job, ray_job, now_s)
 
+    def _leave(self, job: JobRecord, ray_job: RayJob | None, now_s: float) -> None:
+        """A job that moves is ended here, and waits to be placed elsewhere. One that succeeded first stays so."""
+        if ray_job is not None and ray_job.status == "SUCCEEDED":
+            self._settle(job, ray_job, now_s)
+            return
+        has_left = ray_job is None or is_over(_RAY_STATUS[ray_job.status]) or not self.stop_job(submission_of(job))
+        if has_left and job.state is not JobState.QUEUED:
+            self._hear(job, now_s)  # its last words
+            self.record(JobStateChanged(at_s=now_s, job_id=job.job_id, state=JobState.QUEUED, reason=job.moving))
+
     def _start(self, job: JobRecord, now_s: float) -> None:
-        """The job id is Ray's submission id, so that a controller that died in between starts nothing twice."""
+        """The submission id is made of the job id, so that a controller that died in between starts nothing twice."""
         spec = job.spec
         metadata = {"tenant": spec.tenant, "name": spec.name}
         try:
             self._api.submit_job(
-                entrypoint=entrypoint_of(job, self.storage),
-                submission_id=job.job_id,
-                runtime_env={"env_vars": dict(spec.env)} if spec.env else None,
+                entrypoint=entrypoint_of(job, self.storage, enter=self.same_disk),
+                submission_id=submission_of(job),
+                runtime_env=self._runtime_env(spec),
                 metadata=metadata,
             )
         except (RuntimeError, ValueError) as error:
@@ -200,6 +214,12 @@ class Agent:
             self.record(JobStateChanged(at_s=now_s, job_id=job.job_id, state=JobState.FAILED, reason=reason))
         except OSError as error:
             raise RayError(f"{job.job_id} is not started yet: {error}", "it is tried again by itself") from error
+
+    def _runtime_env(self, spec: JobSpec) -> dict[str, Any] | None:
+        found: dict[str, Any] = {"env_vars": dict(spec.env)} if spec.env else {}
+        if spec.working_dir and not self.same_disk:
+            found["working_dir"] = spec.working_dir
+        return found or None
 
     def stop_job(self, job_id: str) -> bool:
         """False where Ray has no such job. Returns at once; asking twice does no harm."""
@@ -222,8 +242,8 @@ class Agent:
     def _settle(self, job: JobRecord, ray_job: RayJob, now_s: float) -> None:
         """Ray's word on a job's state becomes ours, where the table has a way there."""
         state = _RAY_STATUS[ray_job.status]
-        if state is JobState.RUNNING and job.state is JobState.RECOVERING:
-            return  # Ray does not know of recovering
+        if state is JobState.QUEUED or (state is JobState.RUNNING and job.state is JobState.RECOVERING):
+            return  # no news: it starts; and Ray does not know of recovering
         if state is JobState.FAILED and job.state is JobState.STOPPING:
             state = JobState.STOPPED
         if state is not job.state and state in JOB_TRANSITIONS[job.state]:
@@ -283,15 +303,20 @@ def _alone(job: JobRecord) -> Iterator[None]:
         log.exception("job %s could not be looked at; the others go on", job.job_id)
 
 
-def entrypoint_of(job: JobRecord, storage: Path) -> str:
+def submission_of(job: JobRecord) -> str:
+    """A foreign job is known under the name that it was sent with."""
+    return job.job_id if job.foreign else submission_id(job.job_id, job.placements)
+
+
+def entrypoint_of(job: JobRecord, storage: Path | str, *, enter: bool = True) -> str:
     """The command as it runs on the head. What only the driver needs goes before it, not into a runtime environment:
-    that would keep Ray's workers from being taken from the pool of started processes. The folder is not uploaded: a
-    local cell has the same disk."""
+    that would keep Ray's workers from being taken from the pool of started processes. With `enter` the folder is not
+    uploaded: a local cell has the same disk."""
     given = {JOB_ID_ENV: job.job_id, STORAGE_ENV: str(storage)}
     if wish := spec_wish(job):
         given[GRANT_ENV] = json.dumps(asdict(wish))  # so that `tw.fit` need not be told again
     parts = [f"export {name}={shlex.quote(value)}" for name, value in given.items()]
-    parts += [f"cd {shlex.quote(job.spec.working_dir)}"] if job.spec.working_dir else []
+    parts += [f"cd {shlex.quote(job.spec.working_dir)}"] if job.spec.working_dir and enter else []
     # On a line of its own, so that `a || b` and `a & b` mean what they mean in a shell.
     return f"{' && '.join(parts)} || exit 1\n{_with_retries(job.spec)}"
 

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field
 
 from tradewind import errors
 from tradewind.errors import ConfigError, ControllerError, JobNotFound, NotFound, Problem, TradewindError
-from tradewind.model import Capacity, Contract, EndReason, JobSpec, Phase
+from tradewind.model import Capacity, Contract, EndReason, JobSpec, Phase, Role
 from tradewind.states import JobState, NodeState
 
 SERVICE = "tradewind"  # how /healthz tells our server from another one on a re-used port
@@ -56,6 +56,7 @@ class JobInfo:
     cost_uusd: int = 0
     nodes: tuple[str, ...] = ()  # launch ids that it holds something on
     attempts: int = 0
+    cell: str = ""  # where it runs; empty: nowhere yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,8 @@ class NodeInfo:
     end: EndReason | None = None
     detail: str = ""
     reason: str = ""  # why it was bought
+    cell: str = ""
+    role: Role = Role.WORKER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +100,20 @@ class DecisionLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CellInfo:
+    """One Ray cluster of the fleet."""
+
+    cell: str
+    cloud: str
+    region: str
+    head: str  # "ready", or what is the matter
+    head_node: str = ""  # launch id; empty: it is a process beside the controller, or there is none
+    ray_address: str = ""
+    nodes: int = 0  # that the cloud may bill, without the head
+    jobs: int = 0  # open ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FleetStatus:
     fleet: str
     version: str
@@ -112,6 +129,7 @@ class FleetStatus:
     demand: tuple[DemandLine, ...] = ()
     decisions: tuple[DecisionLine, ...] = ()  # the latest, oldest first
     dry_run: bool = False  # nothing is launched or ended
+    cells: tuple[CellInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,16 +12,16 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from pydantic import TypeAdapter
 
 from tradewind import __version__
-from tradewind.agent import Agent
+from tradewind.agent import submission_of
 from tradewind.api import (
     FORECAST_HOURS,
     FORECAST_SERIES,
@@ -41,19 +41,20 @@ from tradewind.api import (
 )
 from tradewind.autoscaler.actions import Plan
 from tradewind.autoscaler.fleet import FleetState, JobRecord
-from tradewind.autoscaler.loop import Loop
-from tradewind.autoscaler.providers.local import LocalCloud
 from tradewind.autoscaler.providers.local_processes import write_atomically
-from tradewind.autoscaler.providers.raylets import LocalHead
+from tradewind.autoscaler.view import View
+from tradewind.cells.cell import Cell, survived
+from tradewind.cells.options import option_of
+from tradewind.cells.route import Router
 from tradewind.cost.receipt import Bill, Receipt, bill, receipt
-from tradewind.errors import ConfigError, ControllerError, JobError, Problem, RayError, TradewindError
-from tradewind.events import KINDS, ControllerStarted, ControllerStopped, JobStateChanged, JobSubmitted
+from tradewind.errors import ConfigError, ControllerError, JobError, Problem, Unsupported
+from tradewind.events import KINDS, ControllerStarted, ControllerStopped, JobPlaced, JobStateChanged, JobSubmitted
 from tradewind.forecast_view import ForecastDesk, Question
 from tradewind.journal import Journal
 from tradewind.logfile import read_chunk, tail_offset
 from tradewind.model import JobSpec
 from tradewind.states import JOB_TRANSITIONS, JobState, is_alive, is_over
-from tradewind.views import Costs, decision_line, event_line, job_info, node_info
+from tradewind.views import Costs, cell_info, decision_line, event_line, job_info, node_info
 from tradewind.why import LAST, Scene, job_story, node_story, now_story
 
 log = logging.getLogger(__name__)
@@ -77,49 +78,74 @@ class Controller:
 
     name: str
     journal: Journal
-    head: LocalHead
-    cloud: LocalCloud
-    agent: Agent
-    loop: Loop
+    cells: Mapping[str, Cell]
     logs_path: Path
     tick_s: float
+    router: Router = field(default_factory=Router)
+    simulated: bool = True  # every amount is a pretence
+    pack: Callable[[Path], str] | None = None  # a job's folder -> what stands for it; None: heads have our disk
     ended: threading.Event = field(default_factory=threading.Event)
     _desk: ForecastDesk = field(default_factory=ForecastDesk)
     _started_at_s: float = field(default_factory=time.time)
-    _plan: Plan | None = None
+    _routing: threading.Lock = field(default_factory=threading.Lock)
     _going_down: threading.Event = field(default_factory=threading.Event)  # no new jobs
     _closing: threading.Event = field(default_factory=threading.Event)  # no new ticks
     _one_shutdown: threading.Lock = field(default_factory=threading.Lock)
     _report: ShutdownReport | None = None
-    _wake: threading.Event = field(default_factory=threading.Event)
-    _ticks: threading.Thread | None = None
+    _ticks: list[threading.Thread] = field(default_factory=list)
 
     # --- the loop's thread ---------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self.journal.record(
-            ControllerStarted(at_s=time.time(), fleet=self.name, pid=os.getpid(), version=__version__, simulated=True)
+            ControllerStarted(
+                at_s=time.time(), fleet=self.name, pid=os.getpid(), version=__version__, simulated=self.simulated
+            )
         )
-        self._ticks = threading.Thread(target=self._run, name="ticks", daemon=True)
-        self._ticks.start()
+        for cell in self.cells.values():
+            self._ticks.append(threading.Thread(target=self._run, args=(cell,), name=f"ticks {cell.name}", daemon=True))
+        for thread in self._ticks:
+            thread.start()
 
-    def _run(self) -> None:
+    def _run(self, cell: Cell) -> None:
+        """A thread for each cell: one that does not answer does not hold up the others."""
         while not self._closing.is_set():
-            self._tick()
-            self._wake.wait(timeout=self.tick_s)
-            self._wake.clear()
+            self._tick(cell)
+            cell.wake.wait(timeout=self.tick_s)
+            cell.wake.clear()
 
-    def _tick(self) -> None:
-        """An error ends its part of this tick, never the loop: nodes cost money while Ray's Jobs API is away, too."""
-        with _survived():
-            if not self.head.alive:
-                raise RayError("the Ray head is gone", "another one is started; jobs resume")
-            with _survived():
-                self.agent.sync(time.time())
-            with _survived():
-                self._plan = self.loop.tick()
-                self.agent.grant(self.loop.targets)
-            self._keep_logs()
+    def _tick(self, cell: Cell) -> None:
+        with survived():
+            self._route()
+        cell.tick()
+        with survived():
+            self._keep_logs(cell)
+
+    def _route(self) -> None:
+        with self._routing:
+            options = {name: option_of(cell) for name, cell in self.cells.items()}
+            with self.journal.reading() as (fleet, _):
+                jobs = fleet.open_jobs
+            events = self.router.step(jobs, options, self._now_s())
+            by_id = {job.job_id: job for job in jobs}
+            self._keep_parts([by_id[event.job_id] for event in events if isinstance(event, JobPlaced)])
+            self.journal.record(*events)
+
+    def _now_s(self) -> float:
+        """By the clock of the loops."""
+        return next(iter(self.cells.values())).loop.clock.now_s()
+
+    def _wake(self) -> None:
+        for cell in self.cells.values():
+            cell.wake.set()
+
+    @property
+    def _home(self) -> Cell:
+        """The first cell: of several, plain `ray` is told of this one."""
+        return next(iter(self.cells.values()))
+
+    def _cell_of(self, job: JobRecord) -> Cell | None:
+        return self.cells.get(job.cell)
 
     # --- jobs ----------------------------------------------------------------------------------------------------
 
@@ -127,15 +153,21 @@ class Controller:
         """On record first; the next tick starts it."""
         if self._going_down.is_set():
             raise ControllerError("the fleet is being taken down", "start it again with `tradewind up`, then submit")
-        if spec.working_dir and not Path(spec.working_dir).is_dir():
-            raise ConfigError(
-                [Problem("job", "working_dir", f"there is no folder {spec.working_dir}")], "correct the path"
-            )
+        spec = self._with_folder(spec)
         slug = re.sub(r"[^a-z0-9]+", "-", spec.name.lower()).strip("-")[:30] or "job"
         job_id = f"{slug}-{secrets.token_hex(3)}"
         self.journal.record(JobSubmitted(at_s=time.time(), job_id=job_id, spec=spec))
-        self._wake.set()
+        self._wake()
         return self.job(job_id)
+
+    def _with_folder(self, spec: JobSpec) -> JobSpec:
+        """Packed as it is now: a job that moves in a week takes the same files along."""
+        if not spec.working_dir or "://" in spec.working_dir:
+            return spec
+        folder = Path(spec.working_dir)
+        if not folder.is_dir():
+            raise ConfigError([Problem("job", "working_dir", f"there is no folder {folder}")], "correct the path")
+        return replace(spec, working_dir=self.pack(folder)) if self.pack else spec
 
     def jobs(self) -> Sequence[JobInfo]:
         with self.journal.reading() as (fleet, ledger):
@@ -152,13 +184,16 @@ class Controller:
             job = _find(fleet, job_id)
         if is_over(job.state):
             return self.job(job_id)
-        if job.foreign and not self.agent.stop_job(job_id):
+        cell = self._cell_of(job)
+        if job.foreign and not (cell and cell.agent.stop_job(job_id)):
             hint = "end its process where it runs; its nodes go when it is gone"
             raise JobError(f"{job_id} is a driver that was not started by Ray's Jobs API", hint)
         self._note_stopping(job_id)
-        if not job.foreign:
-            self.agent.stop_job(job_id)  # one that Ray does not have yet is ended by the next tick
-        self._wake.set()
+        if cell is None:
+            self._note_stopped(job_id)  # nobody has it yet
+        elif not job.foreign and cell.head.alive:
+            cell.agent.stop_job(submission_of(job))  # one that Ray does not have yet is ended by the next tick
+        self._wake()
         return self.job(job_id)
 
     def _note_stopping(self, job_id: str) -> None:
@@ -166,32 +201,56 @@ class Controller:
             if JobState.STOPPING in JOB_TRANSITIONS[fleet.jobs[job_id].state]:
                 self.journal.record(JobStateChanged(at_s=time.time(), job_id=job_id, state=JobState.STOPPING))
 
+    def _note_stopped(self, job_id: str) -> None:
+        self.journal.record(JobStateChanged(at_s=time.time(), job_id=job_id, state=JobState.STOPPED))
+
     def logs(self, job_id: str, *, offset: int = 0, tail: int | None = None, wait_s: float = 0.0) -> LogChunk:
         until_s = time.monotonic() + wait_s
         while True:
             with self.journal.reading() as (fleet, _):
-                over = is_over(_find(fleet, job_id).state)
-            text = io.BytesIO(self._log_bytes(job_id))
+                job = _find(fleet, job_id)
+            over = is_over(job.state)
+            text = io.BytesIO(self._log_bytes(job))
             start = offset if tail is None else tail_offset(text, tail)
             chunk = read_chunk(text, start, over=over)
             if chunk.text or over or time.monotonic() >= until_s or self._closing.is_set():
                 return chunk
             time.sleep(LOG_POLL_S)
 
-    def _log_bytes(self, job_id: str) -> bytes:
-        kept = self.logs_path / f"{job_id}.log"
-        return kept.read_bytes() if kept.exists() else self.agent.logs(job_id).encode(errors="replace")
+    def _log_bytes(self, job: JobRecord) -> bytes:
+        kept = self.logs_path / f"{job.job_id}.log"
+        return kept.read_bytes() if kept.exists() else self._parts(job) + self._printed(job)
 
-    def _keep_logs(self) -> None:
+    def _printed(self, job: JobRecord) -> bytes:
+        """In the cell where it is, or was last."""
+        cell = self._cell_of(job)
+        if cell is None or not cell.head.alive:
+            return b""
+        return cell.agent.logs(submission_of(job)).encode(errors="replace")
+
+    def _parts(self, job: JobRecord) -> bytes:
+        """What it printed in the cells that it has left."""
+        parts = (self.logs_path / f"{job.job_id}.part{number}" for number in range(1, job.placements))
+        return b"".join(part.read_bytes() for part in parts if part.exists())
+
+    def _keep_parts(self, leaving: Sequence[JobRecord]) -> None:
+        for job in leaving:
+            if job.placements:
+                with survived():
+                    self._keep(f"{job.job_id}.part{job.placements}", self._printed(job))
+
+    def _keep_logs(self, cell: Cell) -> None:
         """What a job printed outlives the Ray cluster that ran it."""
-        with self.journal.reading() as (fleet, _):
-            over = [job.job_id for job in fleet.jobs.values() if is_over(job.state)]
+        with self.journal.reading():
+            over = [job for job in cell.fleet.jobs.values() if is_over(job.state)]
+        for job in over:
+            if not (self.logs_path / f"{job.job_id}.log").exists():
+                with survived():
+                    self._keep(f"{job.job_id}.log", self._parts(job) + self._printed(job))
+
+    def _keep(self, name: str, text: bytes) -> None:
         self.logs_path.mkdir(parents=True, exist_ok=True)
-        for job_id in over:
-            kept = self.logs_path / f"{job_id}.log"
-            if not kept.exists():
-                with _survived():
-                    write_atomically(kept, self.agent.logs(job_id).encode(errors="replace").decode())
+        write_atomically(self.logs_path / name, text.decode(errors="replace"))
 
     # --- views ---------------------------------------------------------------------------------------------------
 
@@ -210,16 +269,17 @@ class Controller:
                 version=__version__,
                 simulated=fleet.simulated,
                 uptime_s=now_s - self._started_at_s,
-                ray_address=self.head.gcs_address,
-                dashboard_url=self.head.dashboard_url,
-                ray_env=self.head.env,
+                ray_address=self._home.head.gcs_address,
+                dashboard_url=self._home.head.dashboard_url,
+                ray_env=self._home.head.env,
                 nodes=nodes,
                 jobs=tuple(job_info(job, costs.by_job.get(job.job_id, 0)) for job in shown),
                 cost_uusd=costs.total_uusd,
                 price_uusd_per_h=costs.rate_uusd_per_h,
-                demand=_demand_lines(self._plan),
+                demand=tuple(line for cell in self.cells.values() for line in _demand_lines(cell.plan)),
                 decisions=tuple(decision_line(event) for event in self.journal.decisions),
-                dry_run=self.loop.settings.dry_run,
+                dry_run=self._home.loop.settings.dry_run,
+                cells=tuple(cell_info(cell) for cell in self.cells.values()),
             )
 
     def receipt(self, job_id: str) -> dict[str, Any]:
@@ -240,7 +300,7 @@ class Controller:
         with self.journal.reading() as (fleet, _):
             name = _picked(fleet, about, subject)
         events = self.journal.log.naming(name, TELLING[about], TOLD_EVENTS[about] + 1)
-        lines, view = last or LAST[about], self.loop.view
+        lines = last or LAST[about]
         with self.journal.reading() as (fleet, ledger):
             scene = Scene(
                 fleet=fleet,
@@ -248,25 +308,41 @@ class Controller:
                 events=events[-TOLD_EVENTS[about] :],
                 is_cut=len(events) > TOLD_EVENTS[about],
                 costs=Costs.of(ledger.accounts(time.time())),
-                plan=self._plan,
-                asked=view.demand.lines() if view else (),
+                plan=self._whole_plan(),
+                asked=tuple(line for view in self._views() for line in view.demand.lines()),
             )
             if about == "now":
                 return now_story(scene, self.name, lines)
             return node_story(scene, name, lines) if about == "node" else job_story(scene, name, lines)
 
+    def _views(self) -> list[View]:
+        return [cell.loop.view for cell in self.cells.values() if cell.loop.view is not None]
+
+    def _whole_plan(self) -> Plan | None:
+        """Of all cells: what is held back and granted there."""
+        plans = [cell.plan for cell in self.cells.values() if cell.plan is not None]
+        if len(plans) < 2:
+            return plans[0] if plans else None
+        actions = tuple(action for plan in plans for action in plan.actions)
+        targets = {job_id: target for plan in plans for job_id, target in plan.targets.items()}
+        return Plan(max(plan.at_s for plan in plans), actions, targets)
+
     def forecast(self, what: str = "", hours: float = FORECAST_HOURS, most: int = FORECAST_SERIES) -> ForecastReport:
         """Beside the loop: of its work, only what it last looked at is read."""
         self._desk.read(self.journal.log.read(self._desk.sequence))
-        view, settings = self.loop.view, self.loop.settings
-        return self._desk.report(Question(time.time(), settings, what, hours, most, view.forecasts if view else {}))
+        forecasts = {key: found for view in self._views() for key, found in view.forecasts.items()}
+        return self._desk.report(Question(time.time(), self._home.loop.settings, what, hours, most, forecasts))
 
     # --- playing the cloud, and the end --------------------------------------------------------------------------
 
     def preempt(self, target: str, notice_s: float | None) -> Sequence[str]:
-        taken = self.cloud.preempt(target, notice_s)
-        self._wake.set()
-        return taken
+        clouds = {id(each): each for cell in self.cells.values() for each in cell.providers.values()}
+        for cloud in clouds.values():
+            if isinstance(cloud, Taking):
+                taken = cloud.preempt(target, notice_s)
+                self._wake()
+                return taken
+        raise Unsupported("only the local cloud can be told to take a node", "preempt one by its cloud's own means")
 
     def shutdown(self) -> ShutdownReport:
         """Jobs first, so that they can end in order; then the nodes, until the cloud lists none; then the head.
@@ -280,12 +356,11 @@ class Controller:
     def _shut_down(self) -> ShutdownReport:
         stopped = self._stop_jobs()
         self._closing.set()
-        self._wake.set()
-        if self._ticks:
-            self._ticks.join(timeout=STOP_TIMEOUT_S)
+        self._wake()
+        for thread in self._ticks:
+            thread.join(timeout=STOP_TIMEOUT_S)
         self._close_jobs()
-        ended = self.loop.end_all("the fleet is taken down", STOP_TIMEOUT_S)
-        self.loop.close()
+        ended = self._end_cells()
         with self.journal.reading() as (fleet, ledger):
             left = tuple(node.launch_id for node in fleet.alive_nodes)
             cost_uusd, simulated = Costs.of(ledger.accounts(time.time())).total_uusd, fleet.simulated
@@ -295,20 +370,30 @@ class Controller:
             jobs_stopped=tuple(stopped), nodes_ended=tuple(ended), left=left, cost_uusd=cost_uusd, simulated=simulated
         )
 
+    def _end_cells(self) -> list[str]:
+        """All at once: a cloud takes its time."""
+        with ThreadPoolExecutor(len(self.cells)) as pool:
+            ends = [pool.submit(cell.end, "the fleet is taken down", STOP_TIMEOUT_S) for cell in self.cells.values()]
+            return sorted(launch_id for end in ends for launch_id in end.result())
+
     def _stop_jobs(self) -> list[str]:
         """Without a head there is nothing to stop. What does not obey goes with the head, at the latest."""
         stopped = []
-        for job in self.jobs() if self.head.alive else ():
-            with _survived():
-                if not is_over(job.state) and self.stop(job.job_id):
+        with self.journal.reading() as (fleet, _):
+            jobs = fleet.open_jobs
+        for job in jobs:
+            cell = self._cell_of(job)
+            with survived():
+                if (cell is None or cell.head.alive) and self.stop(job.job_id):
                     stopped.append(job.job_id)
         self._await(lambda: all(is_over(self.job(job_id).state) for job_id in stopped), STOP_TIMEOUT_S)
         return stopped
 
     def _await(self, done: Callable[[], bool], timeout_s: float) -> None:
         until_s = time.monotonic() + timeout_s
-        while not done() and self.head.alive and time.monotonic() < until_s:
-            self._wake.set()
+        heads = [cell.head for cell in self.cells.values()]
+        while not done() and any(head.alive for head in heads) and time.monotonic() < until_s:
+            self._wake()
             time.sleep(0.2)
 
     def _close_jobs(self) -> None:
@@ -325,15 +410,11 @@ class Controller:
         return self._closing.is_set()
 
 
-@contextmanager
-def _survived() -> Iterator[None]:
-    """What goes wrong is logged; whoever comes next goes on."""
-    try:
-        yield
-    except TradewindError as error:
-        log.error("%s", error)
-    except Exception:
-        log.exception("an error that nobody expected; the loop goes on")
+@runtime_checkable
+class Taking(Protocol):
+    """A cloud that takes nodes away when it is told to: the local one."""
+
+    def preempt(self, target: str, notice_s: float | None) -> Sequence[str]: ...
 
 
 def _find(fleet: FleetState, job_id: str) -> JobRecord:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, Discriminator, TypeAdapter
 
-from tradewind.model import EndReason, JobSpec, Offer, Phase
+from tradewind.model import EndReason, JobSpec, Offer, Phase, Role
 from tradewind.states import JobState
 
 SCHEMA_VERSION = 1
@@ -75,6 +75,7 @@ class LaunchRequested:
     cell: str = "local"
     replaces: tuple[str, ...] = ()  # launch ids whose work it is to take over: they are drained once it is ready
     tenants: tuple[str, ...] = ()  # on whose behalf; empty: where no limit asks for it
+    role: Role = Role.WORKER
     kind: Literal["launch_requested"] = "launch_requested"
 
 
@@ -175,7 +176,29 @@ class JobSubmitted:
     job_id: str
     spec: JobSpec
     foreign: bool = False
+    cell: str = ""  # of an adopted one: where it was seen. Others are placed
     kind: Literal["job_submitted"] = "job_submitted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlaced:
+    """From now on the job runs in this cell. In another one it has run before: it goes on from its checkpoint."""
+
+    at_s: float
+    job_id: str
+    cell: str
+    reason: str
+    kind: Literal["job_placed"] = "job_placed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveRequested:
+    """Intent: the job is to leave its cell. It is stopped there, goes back to the queue, and is placed anew."""
+
+    at_s: float
+    job_id: str
+    reason: str
+    kind: Literal["move_requested"] = "move_requested"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,6 +295,8 @@ AnyEvent = (
     | NodeGone
     | PriceChanged
     | JobSubmitted
+    | JobPlaced
+    | MoveRequested
     | JobStateChanged
     | HoldingChanged
     | PhaseChanged

@@ -28,10 +28,31 @@ GRANT_ENV = "TRADEWIND_WORKERS"  # likewise, as JSON: what the job was submitted
 STORAGE_ENV = "TRADEWIND_STORAGE"  # likewise: the folder for checkpoints of jobs that name none
 
 
+LOCAL_CELL = "local"  # the one cell of a fleet on this machine
+_SUBMISSION = re.compile(r"(.+)\.tw\d+")
+
+
+def submission_id(job_id: str, placements: int) -> str:
+    """Under which Ray knows a job. It may come back to a cell where it ran before, and Ray keeps its ids for ever."""
+    return job_id if placements <= 1 else f"{job_id}.tw{placements}"
+
+
+def job_of_submission(name: str) -> str:
+    found = _SUBMISSION.fullmatch(name)
+    return found[1] if found else name
+
+
 def driver_job_id(ray_job_id: str, head_node_id: str) -> str:
     """Of a program that connected to Ray without a submission. Every Ray cluster counts its drivers from one, and a
     fleet has a new cluster after each start: the head tells them apart."""
     return "-".join(part for part in ("ray", head_node_id[:6], ray_job_id) if part)
+
+
+class Role(StrEnum):
+    """What a node is for."""
+
+    WORKER = "worker"
+    HEAD = "head"  # of a cell: Ray's head, the drivers of jobs and their coordinators; the fleet pays for it
 
 
 class Capacity(StrEnum):

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from tradewind.autoscaler.providers.local_processes import write_atomically
 from tradewind.autoscaler.providers.raylets import LocalHead, default_base
 from tradewind.autoscaler.ray_state import RayState
 from tradewind.autoscaler.view import LoopSettings
+from tradewind.cells.cell import Cell
 from tradewind.config import FleetConfig, load_fleet
 from tradewind.config_models import LimitRule, OfferSelector
 from tradewind.controller import STOP_TIMEOUT_S, Controller
@@ -40,7 +41,7 @@ from tradewind.errors import ConfigError, Problem, TradewindError
 from tradewind.events import JobStateChanged
 from tradewind.home import FleetHome
 from tradewind.journal import Journal
-from tradewind.model import STORAGE_ENV, Offer
+from tradewind.model import LOCAL_CELL, STORAGE_ENV, Offer
 from tradewind.server import create_app, serve
 from tradewind.states import JobState
 from tradewind.store import EventLog
@@ -201,13 +202,14 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
         storage, logs = place.folder / "storage", place.folder / "job-logs"
         head = _head(cloud, journal, storage, dry_run=config.dry_run)
         os.environ.update(head.env)  # before Ray is imported: its token is read then
-        agent = Agent(head.gcs_address, head.dashboard_url, storage, journal.record, journal.fleet)
+        fleet = journal.fleet.cell(LOCAL_CELL)
+        agent = Agent(head.gcs_address, head.dashboard_url, storage, journal.record, fleet)
         agent.connect()
         stack.callback(agent.close)
         loop = Loop(
             clock=SystemClock(),
             record=journal.record,
-            fleet=journal.fleet,
+            fleet=fleet,
             ray=RayState(head.gcs_address),
             providers=dict.fromkeys(("aws", "gcp", "azure"), cloud),
             prices=cloud,
@@ -217,13 +219,15 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
             beside=Threads(),
         )
         stack.callback(loop.close)
-        controller = Controller(config.name, journal, head, cloud, agent, loop, logs, config.timing.tick_s)
+        clouds = dict.fromkeys(("aws", "gcp", "azure"), cloud)
+        cell = Cell(LOCAL_CELL, "local", "here", head, agent, loop, clouds)
+        controller = Controller(config.name, journal, {LOCAL_CELL: cell}, logs, config.timing.tick_s)
         server = stack.enter_context(serve(create_app(controller, place.make_token())))
         controller.start()
         place.announce(server.url, os.getpid(), __version__)
         stack.callback(place.withdraw)
         log.info("fleet %s at %s, Ray at %s", config.name, server.url, head.gcs_address)
-        _until_ended(controller, place, parent_pid)
+        _until_ended(controller, head, parent_pid, lambda: _start_over(head, cloud, place))
 
 
 def _head(cloud: LocalCloud, journal: Journal, storage: Path, *, dry_run: bool) -> LocalHead:
@@ -245,7 +249,9 @@ def _orphaned_jobs(journal: Journal) -> Iterator[JobStateChanged]:
             yield JobStateChanged(at_s=time.time(), job_id=job.job_id, state=JobState.FAILED, reason=reason)
 
 
-def _until_ended(controller: Controller, place: FleetHome, parent_pid: int | None) -> None:
+def _until_ended(
+    controller: Controller, head: LocalHead, parent_pid: int | None, start_over: Callable[[], None]
+) -> None:
     """`down` over HTTP, SIGTERM and Ctrl-C all end the fleet in order; the answer to `down` is sent first.
 
     An ephemeral fleet ends with the process that started it, too, however that one ended.
@@ -256,20 +262,20 @@ def _until_ended(controller: Controller, place: FleetHome, parent_pid: int | Non
     while not controller.ended.wait(timeout=0.2):
         if asked.is_set() or (parent_pid is not None and os.getppid() != parent_pid):
             controller.shutdown()
-        elif not controller.head.alive and not controller.closing:
-            _start_over(controller, place)
+        elif not head.alive and not controller.closing:
+            start_over()
     time.sleep(0.3)  # the answer to `down` is on its way
 
 
-def _start_over(controller: Controller, place: FleetHome) -> None:
+def _start_over(head: LocalHead, cloud: LocalCloud, place: FleetHome) -> None:
     """The head died. Ray would end this process a minute later, and cannot connect to another head before: so the same
     process begins anew, as after a kill. What is billed is in the log; jobs resume from their checkpoints."""
     log.error("the Ray head is gone: starting another one; jobs resume from their checkpoints")
     place.withdraw()
-    nodes = [node.launch_id for node in controller.cloud.list_nodes()]
-    controller.cloud.terminate(nodes)  # worth nothing without their head
-    controller.cloud.wait_terminated(nodes, STOP_TIMEOUT_S)
-    controller.head.stop(grace_s=0.0)
+    nodes = [node.launch_id for node in cloud.list_nodes()]
+    cloud.terminate(nodes)  # worth nothing without their head
+    cloud.wait_terminated(nodes, STOP_TIMEOUT_S)
+    head.stop(grace_s=0.0)
     logging.shutdown()
     os.execv(sys.executable, sys.orig_argv)
 

@@ -69,8 +69,9 @@ _ENDS = {JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED}
 
 JOB_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     JobState.QUEUED: frozenset({JobState.RUNNING, JobState.STOPPING, *_ENDS}),
-    JobState.RUNNING: frozenset({JobState.RECOVERING, JobState.STOPPING, *_ENDS}),
-    JobState.RECOVERING: frozenset({JobState.RUNNING, JobState.STOPPING, *_ENDS}),
+    # Back to the queue: its cell has lost its head, or it moves to another one.
+    JobState.RUNNING: frozenset({JobState.QUEUED, JobState.RECOVERING, JobState.STOPPING, *_ENDS}),
+    JobState.RECOVERING: frozenset({JobState.QUEUED, JobState.RUNNING, JobState.STOPPING, *_ENDS}),
     JobState.STOPPING: frozenset(_ENDS),  # it may finish or fail before the stop reaches it
     JobState.SUCCEEDED: frozenset(),
     JobState.FAILED: frozenset(),

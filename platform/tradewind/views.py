@@ -7,11 +7,17 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tradewind.api import DecisionLine, EventLine, JobInfo, NodeInfo
+from tradewind.api import CellInfo, DecisionLine, EventLine, JobInfo, NodeInfo
 from tradewind.autoscaler.fleet import JobRecord, NodeRecord
 from tradewind.cost.account import NodeAccount
 from tradewind.events import AnyEvent, DecisionRecorded, encode
+from tradewind.model import Role
+from tradewind.states import NodeState
+
+if TYPE_CHECKING:
+    from tradewind.cells.cell import Cell
 
 
 def job_info(job: JobRecord, cost_uusd: int = 0) -> JobInfo:
@@ -36,6 +42,7 @@ def job_info(job: JobRecord, cost_uusd: int = 0) -> JobInfo:
         cost_uusd=cost_uusd,
         nodes=tuple(sorted(job.holdings)),
         attempts=job.attempt,
+        cell=job.cell,
     )
 
 
@@ -65,6 +72,27 @@ def node_info(
         end=node.end,
         detail=node.detail,
         reason=node.reason,
+        cell=node.cell,
+        role=node.role,
+    )
+
+
+def cell_info(cell: Cell) -> CellInfo:
+    """`head` is "ready", or what is the matter with it."""
+    node = cell.head_node
+    state = "ready" if cell.head.alive else ("gone" if cell.line is None else "none")
+    if node is not None and not cell.head.alive:
+        state = "not heard" if node.state is NodeState.READY else str(node.state)
+    workers = [each for each in cell.fleet.alive_nodes if each.role is Role.WORKER]
+    return CellInfo(
+        cell=cell.name,
+        cloud=cell.cloud,
+        region=cell.region,
+        head=state,
+        head_node=node.launch_id if node else "",
+        ray_address=cell.head.gcs_address,
+        nodes=len(workers),
+        jobs=len(cell.fleet.open_jobs),
     )
 
 

@@ -16,6 +16,7 @@ from tradewind.autoscaler.loop import Loop
 from tradewind.autoscaler.ray_snapshot import RayJob
 from tradewind.autoscaler.testing import FakeCloud, FakeRay, make_offer
 from tradewind.autoscaler.view import LoopSettings
+from tradewind.cells.cell import Cell
 from tradewind.controller import Controller
 from tradewind.errors import ConfigError, ControllerError, JobError, JobNotFound
 from tradewind.events import AnyEvent, JobSubmitted
@@ -57,24 +58,25 @@ class World:
     def open(self) -> None:
         """A controller starts; again after a crash."""
         self.journal = Journal.load(EventLog.open(self.folder / "events.db"))
-        agent = Agent("g", "d", self.folder, self.journal.record, self.journal.fleet)
+        fleet = self.journal.fleet.cell("local")
+        agent = Agent("g", "d", self.folder, self.journal.record, fleet)
         agent.jobs, agent.coordinators = self.jobs, FakeCoordinators()
         loop = Loop(
             clock=self.clock,
             record=self.journal.record,
-            fleet=self.journal.fleet,
+            fleet=fleet,
             ray=self.ray,
             providers={"gcp": self.cloud},
             prices=self.cloud,
             settings=self.settings,
             wishes=agent.wishes,
         )
-        parts = (self.journal, self.head, self.cloud, agent, loop)
-        self.controller = Controller("test", *parts, self.folder / "job-logs", 0.02)  # type: ignore[arg-type]
+        self.cell = Cell("local", "local", "here", self.head, agent, loop, {"gcp": self.cloud})
+        self.controller = Controller("test", self.journal, {"local": self.cell}, self.folder / "job-logs", 0.02)
 
     def tick(self, count: int = 1) -> None:
         for _ in range(count):
-            self.controller._tick()
+            self.controller._tick(self.cell)
             self.clock.sleep(1.0)
 
     def submit(self) -> str:
@@ -366,8 +368,8 @@ def test_shutdown_stops_jobs_ends_nodes_and_says_so(world: World) -> None:
     assert world.cloud.alive() == []
     assert world.written[-1].kind == "controller_stopped"
     assert world.controller.ended.is_set()
-    assert world.controller._ticks is not None
-    assert not world.controller._ticks.is_alive()
+    assert len(world.controller._ticks) == 1
+    assert not world.controller._ticks[0].is_alive()
 
 
 def test_two_shutdowns_at_once_are_one(world: World) -> None:

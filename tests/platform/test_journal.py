@@ -117,7 +117,7 @@ def test_what_stands_before_an_illegal_event_in_the_same_record_is_undone_with_i
     journal.record(submitted())
     step = STORY[-2]
     with pytest.raises(IllegalTransition):
-        journal.record(step, moved(JobState.RUNNING), moved(JobState.QUEUED))
+        journal.record(step, moved(JobState.STOPPING), moved(JobState.RUNNING))
     assert len(written(journal)) == 1
     assert journal.fleet.jobs["a"].state is JobState.QUEUED
     assert journal.fleet.jobs["a"].reported_sequence == 0

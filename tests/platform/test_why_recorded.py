@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from tradewind.autoscaler.clock import FakeClock
 from tradewind.autoscaler.loop import Loop
 from tradewind.autoscaler.testing import FakeCloud, FakeRay, make_offer
 from tradewind.autoscaler.view import Limits, LoopSettings
+from tradewind.cells.cell import Cell
 from tradewind.controller import Controller
 from tradewind.errors import JobNotFound, NotFound
 from tradewind.events import (
@@ -42,6 +43,7 @@ SPEC = JobSpec(name="train", entrypoint="python train.py", min_workers=2, max_wo
 class Head:
     alive = True
     gcs_address = dashboard_url = ""
+    env: Mapping[str, str] = {}
 
 
 class Scenery:
@@ -54,26 +56,28 @@ class Scenery:
         self.ray = FakeRay(self.clock, [self.cloud])
         self.wishes = [Wish(JOB, 2, 8, GPU)]
         self.journal = Journal.load(EventLog.open(folder / "events.db"))
-        agent = Agent("g", "d", folder, self.journal.record, self.journal.fleet)
+        fleet = self.journal.fleet.cell("local")
+        agent = Agent("g", "d", folder, self.journal.record, fleet)
         agent.jobs, agent.coordinators = FakeJobs(), FakeCoordinators()
         limits = Limits(max_nodes=3)
         self.loop = Loop(
             clock=self.clock,
             record=self.journal.record,
-            fleet=self.journal.fleet,
+            fleet=fleet,
             ray=self.ray,
             providers={"aws": self.cloud, "azure": self.cloud, "gcp": self.cloud},
             prices=self.cloud,
             settings=LoopSettings(fleet="test", limits=limits, idle_timeout_s=20.0, min_node_life_s=20.0),
             wishes=lambda: self.wishes,
         )
-        parts = (self.journal, Head(), self.cloud, agent, self.loop)
-        self.controller = Controller("test", *parts, folder / "job-logs", 0.02)  # type: ignore[arg-type]
+        self.cell = Cell("local", "local", "here", Head(), agent, self.loop, {"aws": self.cloud})
+        self.controller = Controller("test", self.journal, {"local": self.cell}, folder / "job-logs", 0.02)
         self.journal.record(JobSubmitted(at_s=self.clock.now_s(), job_id=JOB, spec=SPEC))
+        self.controller._route()
 
     def tick(self, count: int = 1) -> None:
         for _ in range(count):
-            self.controller._plan = self.loop.tick()
+            self.cell.plan = self.loop.tick()
             self.clock.sleep(1.0)
 
     @property
