@@ -18,13 +18,14 @@ from tradewind.certificates import Authority
 from tradewind.errors import NotFound, RayError, Transient
 from tradewind.node.boot import Boot
 from tradewind.node.boot_plan import BootPlan
-from tradewind.node.desk_server import DeskServer, desk_app
+from tradewind.node.desk_server import desk_app, open_desk
 from tradewind.node.folder_secrets import FolderSecrets
 from tradewind.node.join_desk import JoinDesk
 from tradewind.node.machine import Machine
 from tradewind.node.patience import keep_trying
 from tradewind.node.ray_node import alone, pick_ports, start_ray
 from tradewind.node.versions import versions_here
+from tradewind.server import Tls
 
 TOKEN = "5ec4e7" * 8
 CA = Authority.make("cell", time.time())
@@ -81,13 +82,9 @@ def test_a_refused_node_says_so_on_its_console_and_at_the_desk(
     (tmp_path / "c").write_text(identity.cert_pem)
     (tmp_path / "k").write_text(identity.key_pem)
     desk = JoinDesk(CA, replace(versions_here(), ray="2.61.0"), time.time)
-    server = DeskServer(desk_app(desk, TOKEN), "127.0.0.8", tmp_path / "c", tmp_path / "k", 0)
-    server.start()
     (machine.folder / "boot.log").write_text("the log so far\n")
-    try:
+    with open_desk(desk_app(desk, TOKEN), "127.0.0.8", Tls(tmp_path / "c", tmp_path / "k")) as server:
         assert Boot(replace(plan, join_url=server.url), machine).run() == 1
-    finally:
-        server.stop()
     wrong = f"ray {versions_here().ray} on the node, 2.61.0 on the head"
     assert f"TRADEWIND BOOT FAILED: refused by the head: {wrong}" in caplog.text
     [(launch_id, why)] = desk.reports()

@@ -13,9 +13,10 @@ import pytest
 from tradewind.certificates import Authority, addresses_of, make_key, make_request
 from tradewind.errors import Conflict, InvalidRequest, RayError, Unauthorized
 from tradewind.node.desk_client import DeskClient
-from tradewind.node.desk_server import MAX_BODY_BYTES, Allowance, DeskServer, desk_app
+from tradewind.node.desk_server import MAX_BODY_BYTES, Allowance, desk_app, open_desk
 from tradewind.node.join_desk import MAX_LOG_CHARS, BootReport, JoinDesk, JoinRequest
 from tradewind.node.versions import Versions
+from tradewind.server import RunningServer, Tls
 
 TOKEN = "t0k3n" * 8
 HERE = Versions("0.1.0", "2.60.0", "3.11.9", "2.13.0+cpu")
@@ -29,18 +30,18 @@ def desk() -> JoinDesk:
 
 
 @pytest.fixture
-def server(desk: JoinDesk, tmp_path: Path) -> Iterator[DeskServer]:
+def server(desk: JoinDesk, tmp_path: Path) -> Iterator[RunningServer]:
     identity = CA.identity(["127.0.0.8"], time.time())
     (tmp_path / "c").write_text(identity.cert_pem)
     (tmp_path / "k").write_text(identity.key_pem)
-    found = DeskServer(desk_app(desk, TOKEN, Allowance(burst=10.0)), "127.0.0.8", tmp_path / "c", tmp_path / "k", 0)
-    found.start()
-    yield found
-    found.stop()
+    with open_desk(
+        desk_app(desk, TOKEN, Allowance(burst=10.0)), "127.0.0.8", Tls(tmp_path / "c", tmp_path / "k")
+    ) as found:
+        yield found
 
 
 @pytest.fixture
-def client(server: DeskServer) -> Iterator[DeskClient]:
+def client(server: RunningServer) -> Iterator[DeskClient]:
     found = DeskClient(server.url, CA.cert_pem, TOKEN, NODE)
     yield found
     found.close()
@@ -65,7 +66,7 @@ def test_another_version_is_refused_with_both_named(client: DeskClient, desk: Jo
     assert desk.reports() == (("n1", "refused by the head: torch 2.12.0 on the node, 2.13.0 on the head"),)
 
 
-def test_a_wrong_token_gets_nothing(server: DeskServer, desk: JoinDesk) -> None:
+def test_a_wrong_token_gets_nothing(server: RunningServer, desk: JoinDesk) -> None:
     for token in ("x", TOKEN[:-1], TOKEN + "x"):
         client = DeskClient(server.url, CA.cert_pem, token, NODE)
         with pytest.raises(Unauthorized):
@@ -76,7 +77,7 @@ def test_a_wrong_token_gets_nothing(server: DeskServer, desk: JoinDesk) -> None:
     assert desk.reports() == ()
 
 
-def test_a_desk_of_another_cell_is_not_told_the_token(server: DeskServer) -> None:
+def test_a_desk_of_another_cell_is_not_told_the_token(server: RunningServer) -> None:
     client = DeskClient(server.url, Authority.make("other", time.time()).cert_pem, TOKEN, NODE)
     with pytest.raises(RayError, match="CERTIFICATE_VERIFY_FAILED"):
         client.join(request())
@@ -97,7 +98,7 @@ def test_of_a_long_log_the_end_is_kept(desk: JoinDesk) -> None:
     assert desk.log("n1").endswith("the end")
 
 
-def test_too_long_and_endless_requests_are_not_read(server: DeskServer, tmp_path: Path) -> None:
+def test_too_long_and_endless_requests_are_not_read(server: RunningServer, tmp_path: Path) -> None:
     import ssl
 
     trust = ssl.create_default_context(cadata=CA.cert_pem)
@@ -108,7 +109,12 @@ def test_too_long_and_endless_requests_are_not_read(server: DeskServer, tmp_path
         assert http.get("/openapi.json").status_code == 404
 
 
-def test_one_address_cannot_keep_the_desk_busy(server: DeskServer, desk: JoinDesk) -> None:
+def test_a_second_desk_of_one_address_takes_another_port(server: RunningServer, desk: JoinDesk, tmp_path: Path) -> None:
+    with open_desk(desk_app(desk, TOKEN), "127.0.0.8", Tls(tmp_path / "c", tmp_path / "k")) as other:
+        assert other.port != server.port
+
+
+def test_one_address_cannot_keep_the_desk_busy(server: RunningServer, desk: JoinDesk) -> None:
     loud, other = (DeskClient(server.url, CA.cert_pem, TOKEN, address) for address in ("127.0.0.66", NODE))
     for _ in range(8):
         loud.report(BootReport("loud"))
@@ -146,7 +152,7 @@ def test_drivers_are_compared_with_the_nodes_that_live() -> None:
     desk.join(request("n5", new), NODE)
 
 
-def test_a_renewed_certificate_is_shown_to_new_connections(server: DeskServer, tmp_path: Path) -> None:
+def test_a_renewed_certificate_is_shown_to_new_connections(server: RunningServer, tmp_path: Path) -> None:
     other = Authority.make("cell", time.time())
     identity = other.identity(["127.0.0.8"], time.time())
     (tmp_path / "c").write_text(identity.cert_pem)
