@@ -326,7 +326,7 @@ class RunningServer:
         self._app = app
         self._listener = listener
         self.host, self.port = listener.getsockname()[:2]
-        self._scheme = "https" if tls else "http"
+        self._scheme, self._tls = "https" if tls else "http", tls
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -353,6 +353,11 @@ class RunningServer:
                 self.stop()
                 raise errors.ControllerError("the HTTP server did not start", "its log says why")
             time.sleep(0.01)
+
+    def renew(self) -> None:
+        """Connections from now on are shown the certificate that the files hold now."""
+        if self._tls is not None and self._server.config.ssl is not None:
+            self._server.config.ssl.load_cert_chain(self._tls.certificate, self._tls.key)
 
     def stop(self, timeout_s: float = 10.0) -> None:
         self._app.state.closing.set()

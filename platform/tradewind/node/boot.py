@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,10 +94,15 @@ def read_secret(text: str, plan: BootPlan) -> dict[str, str]:
         found = {name: str(json.loads(text)[name]) for name in needed}
     except (ValueError, TypeError, KeyError):
         found = {}
-    if not all(found.get(name) for name in needed):
+    if not all(_is_sound(name, found.get(name, "")) for name in needed):
         problem = Problem(f"secret {plan.secret}", "", f"is not JSON with {', '.join(needed)}")
         raise ConfigError([problem], "the controller writes it at `tradewind up`") from None
     return found
+
+
+def _is_sound(name: str, value: str) -> bool:
+    """A token that no header can carry would be shown by the error about it."""
+    return bool(value) if name.endswith("_pem") else re.fullmatch(r"[!-~]+", value) is not None
 
 
 def boot_log(folder: Path) -> str:

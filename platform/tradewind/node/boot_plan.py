@@ -51,7 +51,9 @@ class BootPlan:
     dead_man_s: float = 900.0  # so long without its head (worker) or its controller (head): it shuts down
     storage: str = ""  # where checkpoints go: s3://..., gs://..., abfs://..., or a folder
     tpu: Mapping[str, str] = field(default_factory=dict)  # what Ray must know of a slice (autoscaler/slices.py)
-    endpoints: Mapping[str, str] = field(default_factory=dict)  # for emulators: metadata, secrets, address
+    # What the machine cannot find by itself: "vault" (Azure), "project" (GCP); and of emulators, where its services
+    # are: "metadata", "secrets", "ca_file", "address".
+    endpoints: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         needed = ("head_address", "join_url") if self.role == "worker" else ()

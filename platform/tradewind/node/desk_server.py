@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import secrets
-import socket
 import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Header, Request
@@ -16,12 +14,12 @@ from fastapi.responses import JSONResponse
 
 from tradewind import errors
 from tradewind.node.join_desk import BootReport, JoinDesk, JoinReply, JoinRequest
+from tradewind.server import RunningServer, Tls, serve
 
 PORT = 8441
 MAX_BODY_BYTES = 64 * 1024
 RATE_PER_S, BURST = 1.0, 20.0  # of one address; a node asks twice in its life
 _MAX_ADDRESSES = 10_000
-_START_TIMEOUT_S = 20.0
 _STATUS = {errors.Unauthorized: 401, errors.Conflict: 409, errors.InvalidRequest: 422}
 
 
@@ -68,7 +66,7 @@ class Gate:
             await JSONResponse({"message": refusal[1]}, refusal[0])(scope, receive, send)
 
 
-def desk_app(desk: JoinDesk, token: str, allowance: Allowance | None = None) -> Any:
+def desk_app(desk: JoinDesk, token: str, allowance: Allowance | None = None) -> FastAPI:
     app = FastAPI(title="Tradewind join desk", docs_url=None, redoc_url=None, openapi_url=None)
     guard = [Depends(_bearer(token))]
 
@@ -84,7 +82,9 @@ def desk_app(desk: JoinDesk, token: str, allowance: Allowance | None = None) -> 
     def refused(_: Request, error: errors.TradewindError) -> JSONResponse:
         return JSONResponse({"message": error.message, "hint": error.hint}, _STATUS.get(type(error), 500))
 
-    return Gate(app, allowance or Allowance())
+    app.add_middleware(Gate, allowance=allowance or Allowance())
+    app.state.closing = threading.Event()  # `serve` sets it at the end
+    return app
 
 
 def _bearer(token: str) -> Any:
@@ -97,59 +97,9 @@ def _bearer(token: str) -> Any:
     return check
 
 
-class DeskServer:
-    """Served from a thread. The certificate is read again at a renewal (`renew`)."""
-
-    def __init__(self, app: Any, address: str, cert: Path, key: Path, port: int = PORT) -> None:
-        import uvicorn
-
-        self._cert, self._key = cert, key
-        self._listener = _listen(address, port)
-        config = uvicorn.Config(
-            app,
-            ssl_certfile=cert,
-            ssl_keyfile=key,
-            log_config=None,
-            access_log=False,
-            timeout_keep_alive=10,
-            limit_concurrency=512,
-        )
-        self._config = config
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._listener]}, name="join-desk", daemon=True
-        )
-
-    @property
-    def url(self) -> str:
-        host, port = self._listener.getsockname()[:2]
-        return f"https://{host}:{port}"
-
-    def start(self) -> None:
-        self._thread.start()
-        until_s = time.monotonic() + _START_TIMEOUT_S
-        while not self._server.started:
-            if not self._thread.is_alive() or time.monotonic() > until_s:
-                raise errors.RayError(f"the join desk at {self.url} does not start", "see the lines before this one")
-            time.sleep(0.02)
-
-    def renew(self) -> None:
-        """Connections from now on get the certificate that the files hold now."""
-        if self._config.ssl is not None:
-            self._config.ssl.load_cert_chain(self._cert, self._key)
-
-    def stop(self) -> None:
-        self._server.should_exit = True
-        self._thread.join(10.0)
-        self._listener.close()
-
-
-def _listen(address: str, port: int) -> socket.socket:
-    """On this address alone; on another port where this one is taken."""
-    found = socket.socket()
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def open_desk(app: FastAPI, address: str, tls: Tls) -> RunningServer:
+    """On this address alone; on another port where its own is taken."""
     try:
-        found.bind((address, port))
-    except OSError:
-        found.bind((address, 0))
-    return found
+        return serve(app, PORT, address, tls)
+    except errors.ControllerError:
+        return serve(app, 0, address, tls)

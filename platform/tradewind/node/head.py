@@ -4,25 +4,27 @@ controller. An edge; boot.py calls it."""
 from __future__ import annotations
 
 import logging
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from importlib import import_module
-from typing import Protocol
 
 from tradewind.agent import JobsPort, RayCoordinators
 from tradewind.autoscaler.ray_snapshot import RaySnapshot
 from tradewind.autoscaler.ray_state import RayState
+from tradewind.cells.calls import Hello
+from tradewind.cells.dial import CellAgent
 from tradewind.certificates import AUTHORITY_LIFE_S, Authority, Identity
 from tradewind.errors import RayError
 from tradewind.model import RAY_NAMESPACE
 from tradewind.node.boot_plan import BootPlan
-from tradewind.node.desk_server import DeskServer, desk_app
+from tradewind.node.desk_server import desk_app, open_desk
 from tradewind.node.guard import Up
 from tradewind.node.join_desk import LOCAL_NAMES, JoinDesk
 from tradewind.node.machine import Machine
 from tradewind.node.ray_node import (
+    HeadPorts,
     NodeFiles,
     alone,
     check_temp_folder,
@@ -32,19 +34,12 @@ from tradewind.node.ray_node import (
     start_ray,
 )
 from tradewind.node.versions import versions_here
+from tradewind.server import Tls
 
 log = logging.getLogger(__name__)
 
 _FRESH_S = 5.0
 HEARD_S = 60.0  # the agent asks the controller more often than this
-
-
-class CellAgent(Protocol):
-    """Of cells/dial.py."""
-
-    heard_at_s: float | None  # steady clock; None: never
-
-    def run(self, stop: threading.Event) -> str: ...
 
 
 @dataclass(slots=True)
@@ -56,24 +51,16 @@ class Head:
     stop: threading.Event
 
     def bring_up(self) -> Up:
-        plan, files = self.plan, NodeFiles(self.machine.folder)
-        check_temp_folder(self.machine.temp_folder)
-        authority = Authority.of(plan.ca_pem, self.secret["ca_key_pem"])
+        files = NodeFiles(self.machine.folder)
+        authority = Authority.of(self.plan.ca_pem, self.secret["ca_key_pem"])
         first = self._identity(authority)
-        files.write(self.secret["ray_token"], plan.ca_pem)
+        files.write(self.secret["ray_token"], self.plan.ca_pem)
         files.write_identity(first)
-        env = ray_env(plan, files)
-        with alone(self.machine.start_lock):
-            ports = pick_ports()
-            command = ray_command(plan, self.address, self.machine.temp_folder, ports)
-            ray = start_ray(command, {**self.machine.env, **env}, files.ray_log)
-        self.machine.adopt(env)
+        ray, ports = self._start_ray(files)
         state = RayState(f"{self.address}:{ports.gcs}")
         desk = JoinDesk(authority, versions_here(), time.time, is_alive=Living(state.snapshot))
-        server = DeskServer(desk_app(desk, self.secret["ray_token"]), self.address, files.cert, files.key)
-        server.start()
+        server = open_desk(desk_app(desk, self.secret["ray_token"]), self.address, Tls(files.cert, files.key))
         log.info("Ray at %s, join desk at %s", state.gcs_address, server.url)
-
         agent = self._agent(state, f"http://127.0.0.1:{ports.dashboard}", desk, server.url)
 
         def renew() -> None:
@@ -85,7 +72,7 @@ class Head:
             state.close()
 
         return Up(
-            plan,
+            self.plan,
             files,
             ray,
             first.cert_pem,
@@ -96,6 +83,16 @@ class Head:
             close=close,
         )
 
+    def _start_ray(self, files: NodeFiles) -> tuple[subprocess.Popen[bytes], HeadPorts]:
+        check_temp_folder(self.machine.temp_folder)
+        env = ray_env(self.plan, files)
+        with alone(self.machine.start_lock):
+            ports = pick_ports()
+            command = ray_command(self.plan, self.address, self.machine.temp_folder, ports)
+            ray = start_ray(command, {**self.machine.env, **env}, files.ray_log)
+        self.machine.adopt(env)
+        return ray, ports
+
     def _identity(self, authority: Authority) -> Identity:
         """As long as the authority: a head cannot be exchanged while its jobs run, as a worker can."""
         return authority.identity((self.address, *LOCAL_NAMES), time.time(), AUTHORITY_LIFE_S)
@@ -104,8 +101,7 @@ class Head:
         """It takes the controller's calls and carries them out here."""
         if not self.plan.controller_url:
             return None
-        calls, dial = import_module("tradewind.cells.calls"), import_module("tradewind.cells.dial")
-        hello = calls.Hello(
+        hello = Hello(
             launch_id=self.plan.launch_id,
             gcs_address=state.gcs_address,
             dashboard_url=dashboard_url,
@@ -113,7 +109,7 @@ class Head:
             versions={name: found for name, found in asdict(desk.versions).items() if found},
             started_at_s=time.time(),
         )
-        agent: CellAgent = dial.CellAgent(
+        return CellAgent(
             self.plan.controller_url,
             self.plan.controller_ca_pem,
             self.plan.cell,
@@ -125,7 +121,6 @@ class Head:
             desk=desk,
             folders=self.machine.folder / "folders",
         )
-        return agent
 
 
 def _start(agent: CellAgent, stop: threading.Event) -> dict[str, threading.Thread]:

@@ -12,14 +12,13 @@ import socket
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import urlsplit
 
 import httpx
 
+from tradewind.autoscaler.providers.secrets import SecretStore, open_secrets
 from tradewind.errors import InvalidRequest, RayError, Transient
 from tradewind.node.boot_plan import BootPlan
 from tradewind.node.folder_secrets import FolderSecrets
@@ -28,12 +27,6 @@ log = logging.getLogger(__name__)
 
 _LINK_LOCAL = "http://169.254.169.254"
 _TIMEOUT_S = 5.0
-
-
-class SecretReader(Protocol):
-    """What a node uses of a SecretStore: it may read the secret of its role, and nothing else."""
-
-    def get(self, name: str) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +84,21 @@ class Machine:
         """Emulated machines share one kernel, where Ray's nodes must not start at the same time."""
         return self.env.get("TRADEWIND_START_LOCK", "")
 
-    def secrets(self, plan: BootPlan) -> SecretReader:
+    def secrets(self, plan: BootPlan) -> SecretStore:
         where = plan.endpoints.get("secrets", "")
         if where.startswith("file:"):
             return FolderSecrets(Path(urlsplit(where).path))
-        secrets = import_module("tradewind.autoscaler.providers.secrets")
-        store: SecretReader = secrets.store_of(plan.cloud, plan.region, dict(plan.endpoints))
-        return store
+        return open_secrets(
+            plan.cloud,
+            plan.region,
+            project=plan.endpoints.get("project") or self._project(plan),
+            vault_url=plan.endpoints.get("vault", ""),
+            endpoint_url=where,
+            ca_file=plan.endpoints.get("ca_file", ""),
+        )
+
+    def _project(self, plan: BootPlan) -> str:
+        return _gcp(self._metadata_url(plan), "project/project-id").strip() if plan.cloud == "gcp" else ""
 
     def adopt(self, env: Mapping[str, str]) -> None:
         """For this process, too: what speaks to Ray takes its token and certificate from the environment."""

@@ -77,7 +77,8 @@ class Worker:
             return {}
         watch = import_module("tradewind.node.watch")
         drain = Drain(state, self.plan.launch_id, self.tpu_env.get("TPU_WORKER_ID", ""))
-        watcher = watch.Watcher(watch.source_of(self.plan.cloud, self.plan.endpoints), drain)
+        source = watch.source_of(self.plan.cloud, self.plan.endpoints)
+        watcher = watch.Watcher(source, drain, is_idle=drain.is_done)
         thread = threading.Thread(target=watcher.run, args=(self.stop,), name="notice-watcher", daemon=True)
         thread.start()
         return {"notice watcher": thread}
@@ -97,8 +98,18 @@ class Drain:
             return False, "Ray does not know this node"
         return self.state.drain(node.ray_node_id, DrainReason.PREEMPTION, message, deadline_s)
 
+    def is_done(self) -> bool:
+        """Nothing runs here any more."""
+        try:
+            node = own_node(self.state.snapshot().nodes, self.launch_id, self.host_number)
+        except RayError as error:
+            log.warning("whether work is left here cannot be seen: %s", error)
+            return False
+        return node is None or all(node.available.get(name, 0.0) >= count for name, count in node.total.items())
+
 
 def own_node(nodes: tuple[RayNode, ...], launch_id: str, host_number: str = "") -> RayNode | None:
     """By launch id; the hosts of a slice share one, and differ by their number."""
-    mine = (node for node in nodes if node.launch_id == launch_id and node.is_alive)
-    return next((node for node in mine if node.labels.get(LABEL_TPU_WORKER, "") == host_number), None)
+    mine = [node for node in nodes if node.launch_id == launch_id and node.is_alive]
+    exact = [node for node in mine if node.labels.get(LABEL_TPU_WORKER, "") == host_number]
+    return (mine if len(mine) == 1 else exact or [None])[0]
