@@ -37,6 +37,7 @@ ENVIRONMENT = {
     "autoscaler/providers/raylets.py": "passes the environment on to the processes that it starts",
     "platform/tradewind/emulators/machines.py": "passes what is harmless on to the machines that it boots",
     "platform/tradewind/emulators/ray_stop.py": "learns to which emulated machine it belongs",
+    "platform/tradewind/node/watch.py": "finds the metadata service where the vendors' SDKs find it",
     "jobs/trainer.py": "learns its job id, which the controller sets for the entrypoint",
     "jobs/ray_train.py": "sets Ray Train's own switches",
     "jobs/spares.py": "learns its job id in a process that has no task yet",
