@@ -19,7 +19,7 @@ from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.loop import Loop
 from tradewind.autoscaler.providers.base import Check, CloudNode, CloudState, LaunchSpec
 from tradewind.autoscaler.view import LoopSettings
-from tradewind.errors import AmbiguousOutcome, Conflict, InvalidRequest, PriceTooHigh, Stockout
+from tradewind.errors import AmbiguousOutcome, Conflict, InvalidRequest, NotFound, PriceTooHigh, Stockout
 from tradewind.events import AnyEvent, decode, encode
 from tradewind.model import LABEL_LAUNCH_ID, Capacity, EndReason, Market, Offer, Wish
 
@@ -111,6 +111,11 @@ class FakeCloud:
     def delete_debris(self, names: Iterable[str]) -> None:
         if unknown := list(names):
             raise InvalidRequest(f"no such debris: {unknown}")
+
+    def console(self, launch_id: str) -> str:
+        if launch_id not in self._nodes:
+            raise NotFound(f"no node {launch_id}")
+        return f"console of {launch_id}\n"
 
     # --- PriceSource ------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ ENVIRONMENT = {
     "platform/tradewind/emulators/machines.py": "passes what is harmless on to the machines that it boots",
     "platform/tradewind/emulators/ray_stop.py": "learns to which emulated machine it belongs",
     "jobs/examples/jax_slice.py": "a user's program: learns its job id and its storage as any other does",
+    "platform/tradewind/node/watch.py": "finds the metadata service where the vendors' SDKs find it",
     "jobs/trainer.py": "learns its job id, which the controller sets for the entrypoint",
     "jobs/ray_train.py": "sets Ray Train's own switches",
     "jobs/spares.py": "learns its job id in a process that has no task yet",

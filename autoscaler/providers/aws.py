@@ -22,7 +22,7 @@ from tradewind.autoscaler.providers.aws_requests import TAG_FLEET, TAG_LAUNCH_ID
 from tradewind.autoscaler.providers.aws_settings import CLOUD, AwsSettings
 from tradewind.autoscaler.providers.base import Check, CloudNode, CloudState, LaunchSpec
 from tradewind.autoscaler.providers.partial import PartialListing
-from tradewind.errors import AmbiguousOutcome, Conflict, NotFound, ProviderError, Transient
+from tradewind.errors import AmbiguousOutcome, Conflict, NotFound, ProviderError, Transient, Unsupported
 from tradewind.model import EndReason, Market, Offer
 
 YOUNG_S = 600.0  # for so long, EC2 may not know an instance that it has just made
@@ -152,6 +152,25 @@ class AwsProvider:
 
     def _may_be_listed_late(self, seen: _Seen) -> bool:
         return not seen.listed and seen.at_s > self._clock() - YOUNG_S
+
+    def console(self, launch_id: str) -> str:
+        """EC2 posts it some minutes late by itself; `Latest` asks a running Nitro instance, older types refuse it."""
+        seen = self._seen.get(launch_id)
+        if seen is None or not seen.instance_id:
+            self.list_nodes()
+            seen = self._seen.get(launch_id)
+        if seen is None or not seen.instance_id:
+            raise NotFound(f"EC2 has no instance of {launch_id} on record", cloud=CLOUD)
+        try:
+            return self._console(seen, Latest=True)
+        except (Unsupported, Conflict):  # of an older type, or not running
+            return self._console(seen)
+
+    def _console(self, seen: _Seen, **how: bool) -> str:
+        region = seen.market.region
+        with translated("GetConsoleOutput", region):
+            answer = self._ec2(region).get_console_output(InstanceId=seen.instance_id, **how)
+        return str(answer.get("Output", ""))
 
     # --- ends --------------------------------------------------------------------------------------------------
 

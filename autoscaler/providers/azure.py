@@ -214,6 +214,9 @@ class AzureProvider:
         for node in azure_log.ended_nodes(told, self._names, seen):
             self._ended.setdefault(node.launch_id, node)
 
+    def console(self, launch_id: str) -> str:
+        return self._api.console(self._names.vm(launch_id))
+
     # --- ends --------------------------------------------------------------------------------------------------
 
     def terminate(self, launch_ids: Iterable[str], reason: EndReason = EndReason.TERMINATED) -> None:

@@ -7,13 +7,15 @@ which survives a restart of the controller. Answers are given as plain JSON.
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
 from tradewind.autoscaler.providers import azure_errors
-from tradewind.autoscaler.providers.azure_settings import AzureSettings
+from tradewind.autoscaler.providers.azure_settings import CLOUD, AzureSettings
+from tradewind.errors import Transient
 
 _MANAGEMENT = "https://management.azure.com"
 JSON = dict[str, Any]
@@ -52,6 +54,20 @@ class AzureApi:
         group, vms = self.settings.resource_group, self._compute.virtual_machines
         hands = {"force_deletion": True, "polling": False, "cls": _status_code}
         return bool(self._call(lambda: vms.begin_delete(group, name, **hands).result()) != 204)
+
+    def console(self, name: str) -> str:
+        """The serial log that boot diagnostics keep. It lies in a blob whose link is its own permission: no token is
+        sent there."""
+        import httpx
+
+        group, vms = self.settings.resource_group, self._compute.virtual_machines
+        link = self._call(lambda: vms.retrieve_boot_diagnostics_data(group, name)).serial_console_log_blob_uri
+        trust: Any = ssl.create_default_context(cafile=self.settings.ca_file or None)
+        try:
+            answer = httpx.get(link or "", verify=trust, timeout=self.settings.timeout_s)
+        except httpx.HTTPError as error:
+            raise Transient(f"the serial log of {name} does not come: {error!r}", cloud=CLOUD) from error
+        return answer.text if answer.status_code == 200 else ""  # nothing is written yet
 
     def list_vms(self) -> Iterator[JSON]:
         return self._all(lambda: self._compute.virtual_machines.list(self.settings.resource_group))

@@ -60,6 +60,7 @@ def vm_body(spec: LaunchSpec, settings: AzureSettings, user_data: str, ssh_publi
             "storageProfile": {"imageReference": _image(settings.image), "osDisk": _disk(names, spec, settings)},
             "networkProfile": {"networkInterfaces": [_interface(names, spec, settings)]},
             "osProfile": _system(names.vm(spec.launch_id), user_data, ssh_public_key),
+            "diagnosticsProfile": {"bootDiagnostics": {"enabled": True}},  # keeps the console, in Azure's own storage
             **_capacity(spec, settings),
         },
     }

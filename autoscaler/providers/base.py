@@ -90,6 +90,12 @@ class Provider(Protocol):
 
     def delete_debris(self, names: Iterable[str]) -> None: ...
 
+    def console(self, launch_id: str) -> str:
+        """What the machine has written since its boot, as far as the cloud keeps it; for a while also after its end.
+        "" where there is nothing (yet). NotFound where the cloud no longer knows the machine; Unsupported where it
+        shows no console."""
+        ...
+
 
 class PriceSource(Protocol):
     """Offers at their present prices. Cheap to call at every tick."""

@@ -175,6 +175,15 @@ class GcpCompute:
                 break
         return [each for each in found if self._names.whose(each.name, each.zone)]
 
+    def console(self, launch_id: str) -> str:
+        """The first serial port. Google keeps it as long as the machine is there."""
+        found = self._instances(f'labels.{LABEL_LAUNCH_ID} = "{launch_id}"').whole(self.settings.regions)
+        if not found:
+            raise NotFound(f"Google has no machine of {launch_id} any more", cloud="gcp")
+        zone, name = found[0].zone.rpartition("/")[2], found[0].name
+        told = self._api.compute("InstancesClient", "get_serial_port_output", zone=zone, instance=name)
+        return str(told.contents)
+
     # --- ends --------------------------------------------------------------------------------------------------
 
     def terminate(self, launch_ids: Iterable[str], reason: EndReason = EndReason.TERMINATED) -> None:  # noqa: ARG002

@@ -15,7 +15,7 @@ from tradewind.autoscaler.providers.gcp_settings import GcpSettings
 from tradewind.autoscaler.providers.gcp_slice import PREFIX
 from tradewind.autoscaler.providers.gcp_tpu import GcpTpu
 from tradewind.autoscaler.providers.partial import PartialListing
-from tradewind.errors import ProviderError
+from tradewind.errors import NotFound, ProviderError
 from tradewind.model import EndReason, Offer
 
 
@@ -68,6 +68,14 @@ class GcpProvider:
             blind = frozenset(region for error in partial for region in error.blind)
             raise PartialListing(partial[0].message, cloud=self.name, nodes=nodes, blind=blind)
         return nodes
+
+    def console(self, launch_id: str) -> str:
+        try:
+            return self._compute.console(launch_id)
+        except NotFound:
+            if len(self._parts) == 1:
+                raise
+            return self._tpu.console(launch_id)
 
     def terminate(self, launch_ids: Iterable[str], reason: EndReason = EndReason.TERMINATED) -> None:
         wanted, failed = list(launch_ids), list[ProviderError]()

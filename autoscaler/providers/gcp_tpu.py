@@ -28,7 +28,7 @@ from tradewind.autoscaler.providers.gcp_settings import (
 )
 from tradewind.autoscaler.providers.gcp_slice import Deed, short_name
 from tradewind.autoscaler.providers.partial import PartialListing
-from tradewind.errors import AuthError, Conflict, NotFound, ProviderError, Scope
+from tradewind.errors import AuthError, Conflict, NotFound, ProviderError, Scope, Unsupported
 from tradewind.model import EndReason, Offer
 
 WAIT_POLL_S = 3.0
@@ -235,6 +235,10 @@ class GcpTpu:
             token = page.next_page_token
             if not token:
                 return {name: deeds for name, deeds in found.items() if self._names.whose(name, zone)}
+
+    def console(self, launch_id: str) -> str:
+        hint = "its boot report is at the join desk, its log in Cloud Logging (resource type tpu_worker)"
+        raise Unsupported(f"{launch_id} is a slice: Google shows no console of its hosts", hint, cloud="gcp")
 
     # --- ends --------------------------------------------------------------------------------------------------
 

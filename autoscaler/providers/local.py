@@ -7,6 +7,7 @@ local_machines.py. Here is what a cloud does by itself: boot what was launched, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import shutil
@@ -31,6 +32,7 @@ from tradewind.model import EndReason, Offer
 RESOLD_S = 120.0  # how long somebody else keeps what was taken back from us
 LISTED_AFTER_END_S = 900.0  # the Protocol asks for ten minutes at least
 TERMINATE_GRACE_S = 0.5  # Ray signs off within 0.2 s of a SIGTERM; a preempted node is not asked
+CONSOLE, CONSOLE_SIGNS = "console.log", 65536  # what is kept of an ended instance's log
 _WATCH_EVERY_S = 0.1
 _log = logging.getLogger(__name__)
 
@@ -110,6 +112,16 @@ class LocalCloud:
             if not left or time.monotonic() > deadline_s:
                 return left
             time.sleep(_WATCH_EVERY_S / 2)
+
+    def console(self, launch_id: str) -> str:
+        """Ray's own log; what is left of it after the end lies in the instance's folder."""
+        instance = self._book.by_launch_id.get(launch_id)
+        if instance is None:
+            raise NotFound(f"there was no instance of {launch_id}", cloud="local")
+        folder = self._book.folder(instance)
+        with contextlib.suppress(FileNotFoundError):
+            return (folder / CONSOLE).read_text(errors="replace")
+        return self._machines.console(folder)
 
     def list_debris(self) -> Sequence[str]:
         """Folders of this fleet that no instance accounts for, and those in which an ended one left something."""
@@ -260,7 +272,10 @@ class LocalCloud:
         """In an end thread: SIGKILL is quick, but a node that we terminate may sign off."""
         try:
             grace_s = TERMINATE_GRACE_S if instance.end is EndReason.TERMINATED else 0.0
-            self._machines.end(self._book.folder(instance), grace_s)
+            folder = self._book.folder(instance)
+            if console := self._machines.console(folder):
+                (folder / CONSOLE).write_text(console[-CONSOLE_SIGNS:])
+            self._machines.end(folder, grace_s)
             billed_until_s = self._clock() if instance.billed_from_s is not None else None
             gone = replace(instance, state=CloudState.GONE, billed_until_s=billed_until_s, ended_at_s=self._clock())
             with self._lock:

@@ -37,6 +37,10 @@ class Machines(Protocol):
         """All hosts are."""
         ...
 
+    def console(self, folder: Path) -> str:
+        """What its hosts have written."""
+        ...
+
     def end(self, folder: Path, grace_s: float) -> None:
         """End all hosts and remove what they left. May be repeated."""
         ...
@@ -75,6 +79,9 @@ class RayMachines:
         except FileNotFoundError:
             return False
 
+    def console(self, folder: Path) -> str:
+        return "".join(path.read_text(errors="replace") for path in sorted(folder.glob(f"{_NODE}*/{raylets.LOG}")))
+
     def end(self, folder: Path, grace_s: float) -> None:
         for node in sorted(folder.glob(f"{_NODE}*")):
             raylets.end_node(node, grace_s)
@@ -87,6 +94,7 @@ class PretendMachines:
     failing_boots: int = 0  # how many of the next boots fail
     running: set[str] = field(default_factory=set)  # "n1/r", of a slice "n1/r1", too
     ended: list[str] = field(default_factory=list)
+    consoles: dict[str, str] = field(default_factory=dict)  # by folder: "n1"
 
     def queue(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -104,6 +112,9 @@ class PretendMachines:
 
     def is_running(self, instance: Instance, folder: Path) -> bool:
         return all(f"{folder.name}/{_folder_name(host)}" in self.running for host in range(instance.offer.hosts))
+
+    def console(self, folder: Path) -> str:
+        return self.consoles.get(folder.name, "")
 
     def end(self, folder: Path, grace_s: float) -> None:
         del grace_s

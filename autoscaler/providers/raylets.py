@@ -36,6 +36,7 @@ OBJECT_STORE_BYTES = 80_000_000  # about the least that Ray takes
 FIRST_PORT, LAST_PORT = 20_000, 32_000  # above Ray's own worker ports, below the range of outgoing connections
 MAX_SOCKET_PATH = 107  # of a unix socket, in bytes, on Linux
 # What Ray puts below a temp folder: /session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store
+LOG = "ray.log"  # in a node's folder
 _SOCKET_TAIL = len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
 _STARTED = b"Ray runtime started"
 _POLL_S = 0.05
@@ -319,12 +320,12 @@ def _node_env(token_path: Path, launch_id: str, folder: Path, extra: Mapping[str
 
 
 def _spawn(command: list[str], env: Mapping[str, str], folder: Path) -> SessionRecord:
-    return start_session(command, env, folder / "ray.log", folder / "session.json")
+    return start_session(command, env, folder / LOG, folder / "session.json")
 
 
 def wait_started(folder: Path, timeout_s: float) -> None:
     """Wait until the node in `folder` has joined. If it does not, end it and raise RayError with its last words."""
-    log, session = folder / "ray.log", SessionRecord.load(folder / "session.json")
+    log, session = folder / LOG, SessionRecord.load(folder / "session.json")
     deadline_s = time.monotonic() + timeout_s
     while _STARTED not in _read(log):
         late = time.monotonic() > deadline_s
@@ -336,7 +337,7 @@ def wait_started(folder: Path, timeout_s: float) -> None:
 
 
 def has_started(folder: Path) -> bool:
-    return _STARTED in _read(folder / "ray.log")
+    return _STARTED in _read(folder / LOG)
 
 
 def _read(log: Path) -> bytes:

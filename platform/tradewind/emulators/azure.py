@@ -1,4 +1,5 @@
-"""An emulated Azure subscription on loopback: Resource Manager over HTTPS, as the vendor's own SDKs speak it.
+"""An emulated Azure subscription on loopback: Resource Manager and Key Vault over HTTPS, as the vendor's own
+SDKs speak it, and the Instance Metadata Service.
 
 Simulated: machines with their interfaces and disks, which end together; asynchronous operations, of which the failed
 ones answer HTTP 200 and leave a failed machine; conditional creation; tags; paging (small pages, so that it is always
@@ -7,8 +8,9 @@ follow a trace, quota, price limits; throttling, server errors, lost answers; to
 eviction with notice at the metadata service (Scheduled Events); regions that do not answer; sizes, images, retail
 prices. Unknown fields, bad names and missing parameters are refused as Azure refuses them.
 
-Not simulated: networks and firewalls, what runs inside of a machine (`on_boot` and `on_end` are the place to start
-that), disks' contents, Entra ID (one token, given by `credential`), most of role-based access, and Azure's true timing.
+Not simulated: networks and firewalls, what runs inside of a machine (azure_machines.py starts that), disks' contents,
+Entra ID (one token for the owner, one for each identity, for every resource), most of role-based access (`identities`:
+which secrets a node's identity may read), and Azure's true timing.
 
     emulator = AzureEmulator().start()
     AzureSettings(..., endpoint_url=emulator.url, ca_file=emulator.ca_file), credential=emulator.credential()
@@ -26,21 +28,26 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import urlencode
 
-from tradewind.emulators.azure_compute import Compute, Vm
+from tradewind.emulators.azure_compute import Compute
 from tradewind.emulators.azure_http import Answer, Cut, Refused, Request, make_certificate, serve
+from tradewind.emulators.azure_metadata import AzureMetadata
 from tradewind.emulators.azure_read import Reader
 from tradewind.emulators.azure_state import REGIONS, Faults
+from tradewind.emulators.azure_vault import KeyVault
 from tradewind.emulators.gcp_state import Timeline
+from tradewind.emulators.metadata_server import Asked
 
 NOTICE_S = 30.0
 _SUBSCRIPTION, _GROUP = r"/subscriptions/([^/]+)", r"/subscriptions/([^/]+)/resourceGroups/([^/]+)"
 _COMPUTE, _NETWORK = "/providers/Microsoft.Compute", "/providers/Microsoft.Network"
 _LOCATION = rf"{_COMPUTE}/locations/([^/]+)"
 _VERSIONS = rf"{_LOCATION}/publishers/([^/]+)/artifacttypes/vmimage/offers/([^/]+)/skus/([^/]+)/versions"
+_OWNER = "owner"
 _ACTIONS = {"GET": "read", "PUT": "write", "DELETE": "delete"}
 
 
@@ -75,10 +82,15 @@ class AzureEmulator:
         self.reader = Reader(self.compute, page_size, lambda: self.url)
         self.calls: list[str] = []  # "PUT /subscriptions/..." of every call that came in
         self._token = f"eyJ0.{uuid.uuid4().hex}"
+        self._tokens = {self._token: _OWNER}
+        # User-assigned identities of nodes by name, and the secrets that each may read; nothing else is allowed.
+        self.identities = {"tradewind-node": "*--node", "tradewind-head": "*--head"}
+        self.vault = KeyVault(self.time, lambda: self.url, page_size)
+        self.metadata = AzureMetadata(self.compute, self._identity_token, self.settle)
         self._server: Any = None
         self._folder = tempfile.TemporaryDirectory(prefix="tw-azure-")
         self._ticking = threading.Event()
-        self._table = self._routes()
+        self._table, self._vault_table = self._routes(), self._vault_routes()
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -126,7 +138,7 @@ class AzureEmulator:
     @property
     def secrets(self) -> Sequence[str]:
         """What nobody may ever see."""
-        return (self._token,)
+        return tuple(self._tokens)
 
     def settle(self) -> None:
         """Let everything happen that is due by the clock. Spot capacity beyond what its pool has left is taken back,
@@ -152,11 +164,17 @@ class AzureEmulator:
             self.calls.append(f"{request.method} {request.path}")
             if request.path == "/api/retail/prices":
                 return self.reader.prices(request)
+            if request.path.startswith(("/secrets", "/deletedsecrets")):
+                return self._secret(request)
+            if blob := re.fullmatch(r"/bootdiagnostics/([^/]+)/serial.log", request.path):
+                return self.compute.serial_log(blob[1])
             self._check_caller(request)
             self._check_weather(request)
             answer = self._route(request)
         if request.method == "PUT" and "/virtualmachines/" in request.path.lower() and self.faults.hang_after_s:
             time.sleep(self.faults.hang_after_s)
+        if isinstance(answer.body, dict) and "serialConsoleLogBlobUri" in answer.body:
+            return Answer(200, {name: f"{self.url}{link}" for name, link in answer.body.items()})
         links = {name: f"{self.url}{link}" for name, link in answer.headers.items() if link.startswith("/")}
         return Answer(answer.status, answer.body, {**answer.headers, **links})
 
@@ -174,6 +192,7 @@ class AzureEmulator:
             ("PUT", vm, c.put_vm),
             ("GET", vm, r.vm),
             ("DELETE", vm, c.delete_vm),
+            ("POST", f"{vm}/retrieveBootDiagnosticsData", c.boot_diagnostics),
             ("GET", rf"{_GROUP}{_COMPUTE}/virtualMachines", r.vms),
             ("GET", rf"{_SUBSCRIPTION}{_COMPUTE}/virtualMachines", r.vms),
             ("PUT", nic, c.put_nic),
@@ -236,41 +255,54 @@ class AzureEmulator:
         return f"{self.url}/metadata/{name}"
 
     def _metadata(self, request: Request) -> Answer:
-        if request.headers.get("metadata") != "true":
-            raise Refused(400, "BadRequest", "Required metadata header not specified")
-        if not request.query.get("api-version"):
-            raise Refused(400, "BadRequest", "Required parameter api-version not specified")
         _, _, name, *rest = request.path.split("/")
-        vm = next((each for each in self.compute.vms.values() if each.name == name), None)
-        if vm is None:
+        query = f"?{urlencode(request.query)}" if request.query else ""
+        path = f"/metadata/{'/'.join(rest)}{query}"
+        told = self.metadata.told(name, Asked(request.method, path, request.headers, request.raw))
+        if told is None:
             raise Cut  # a machine that is gone asks nothing
-        if rest == ["scheduledevents"]:
-            return self._scheduled_events(request, vm)
-        if rest == ["instance", "compute"]:
-            told = {"name": vm.name, "vmId": vm.properties["vmId"], "location": vm.region, "vmSize": vm.size}
-            return Answer(
-                200, {**told, "priority": vm.properties.get("priority", ""), "zone": vm.body.get("zones", [""])[0]}
-            )
-        raise Refused(404, "NotFound", f"{request.path} is not emulated")
+        return Answer(told.status, told.body.decode(), told.headers)
 
-    def _scheduled_events(self, request: Request, vm: Vm) -> Answer:
-        if request.method == "POST":
-            wanted = {each.get("EventId") for each in request.body.get("StartRequests", ())}
-            if vm.event_id in wanted and vm.event_id:
-                self.compute.take_back(vm)
-            return Answer(200, {})
-        events = []
-        if vm.evicted_at_s is not None:
-            not_before = datetime.fromtimestamp(vm.evicted_at_s, UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
-            event = {
-                "EventId": vm.event_id,
-                "EventType": "Preempt",
-                "EventStatus": "Scheduled",
-                "NotBefore": not_before,
-            }
-            what = {"ResourceType": "VirtualMachine", "Resources": [vm.name], "EventSource": "Platform"}
-            events = [{**event, **what, "DurationInSeconds": -1, "Description": ""}]
-        return Answer(200, {"DocumentIncarnation": 1 + len(events), "Events": events})
+    def _identity_token(self, identity: str) -> str:
+        mine = next((token for token, owner in self._tokens.items() if owner == identity), "")
+        if not mine:
+            mine = f"eyJ0.{uuid.uuid4().hex}"
+            self._tokens[mine] = identity
+        return mine
+
+    # --- the key vault: /secrets/NAME -----------------------------------------------------------------------------
+
+    def _secret(self, request: Request) -> Answer:
+        """The first answer to every client is a challenge, which names the resource that a token is wanted for."""
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        owner = self._tokens.get(token, "")
+        if not owner or self.faults.credentials_expired:
+            where = f'authorization="{self.url}/tenant", resource="https://vault.azure.net"'
+            message = "AKV10000: Request is missing a Bearer or PoP token."
+            raise Refused(401, "Unauthorized", message, {"WWW-Authenticate": f"Bearer {where}"})
+        self._check_weather(request)
+        for method, pattern, handle in self._vault_table:
+            matched = re.fullmatch(pattern, request.path.rstrip("/"), re.I)
+            if matched and method == request.method:
+                name = "".join(matched.groups())
+                may_read = method == "GET" and fnmatchcase(name, self.identities.get(owner, ""))
+                if (owner != _OWNER and not may_read) or f"vaults/secrets/{method}" in self.faults.denied:
+                    message = f"The user, group or application '{owner}' does not have secrets permission."
+                    raise Refused(403, "Forbidden", message)
+                return handle(request, *matched.groups())
+        raise Refused(404, "NotFound", f"{request.method} {request.path} is not emulated")
+
+    def _vault_routes(self) -> list[tuple[str, str, Callable[..., Answer]]]:
+        v, one, deleted = self.vault, r"/secrets/([^/]+)", r"/deletedsecrets/([^/]+)"
+        return [
+            ("PUT", one, v.put),
+            ("GET", one, v.get),
+            ("DELETE", one, v.delete),
+            ("GET", "/secrets", v.list),
+            ("GET", deleted, v.get_deleted),
+            ("DELETE", deleted, v.purge),
+            ("POST", rf"{deleted}/recover", v.recover),
+        ]
 
 
 def load_credential(path: Path) -> tuple[str, str, Token]:

@@ -103,6 +103,8 @@ class Compute:
     retry_after_s: int = 1  # between two looks at an operation
     on_boot: Callable[[Vm], None] = lambda _: None
     on_end: Callable[[Vm], None] = lambda _: None
+    console: Callable[[Vm], str] = lambda _: ""
+    new_address: Callable[[], str] | None = None  # None: some of 10.0.0.0/16
     groups: set[str] = field(default_factory=lambda: {"tradewind"})
     images: set[tuple[str, str, str]] = field(default_factory=lambda: {IMAGE})
     image_ids: set[str] = field(default_factory=set)  # in lower case
@@ -212,6 +214,26 @@ class Compute:
         self._note(vm, "write", "Succeeded")
         self._finish(operation)
         self.on_boot(vm)
+
+    def stopped(self, vm: Vm) -> None:
+        """It went down by itself: stopped, and billed, until somebody deletes it."""
+        if self.vms.get(vm.place) is vm and vm.power == "running":
+            vm.power = "stopped"
+
+    def boot_diagnostics(self, _: Request, group: str, name: str) -> Answer:
+        """Links to blobs that need no login. Kept by Azure where the machine was made with it turned on."""
+        vm = self.vms.get((group.lower(), name.lower()))
+        if vm is None:
+            raise Refused(404, "ResourceNotFound", f"The Resource '{_VM}/{name}' was not found.")
+        if not vm.properties.get("diagnosticsProfile", {}).get("bootDiagnostics", {}).get("enabled"):
+            raise Refused(409, "OperationNotAllowed", f"Boot diagnostics is not enabled on '{name}'.")
+        return Answer(200, {"serialConsoleLogBlobUri": f"/bootdiagnostics/{vm.properties['vmId']}/serial.log"})
+
+    def serial_log(self, vm_id: str) -> Answer:
+        vm = next((each for each in self.vms.values() if each.properties["vmId"] == vm_id), None)
+        if vm is None:
+            raise Refused(404, "BlobNotFound", "The specified blob does not exist.")
+        return Answer(200, self.console(vm))
 
     def _move(self, vm: Vm, state: str) -> None:
         vm.properties["provisioningState"], vm.since_s = state, self.time.now_s()
@@ -340,8 +362,7 @@ class Compute:
                 raise Refused(
                     400, "InvalidResourceReference", f"Resource {subnet} referenced by '{name}' was not found."
                 )
-            number = next(self._numbers)
-            each["properties"]["privateIPAddress"] = f"10.0.{number // 250}.{number % 250 + 1}"
+            each["properties"]["privateIPAddress"] = self._address()
         path = f"/subscriptions/{self.subscription}/resourceGroups/{group}/providers/{_NIC}/{name}"
         body.update(id=path, name=name, type=_NIC)
         body["properties"]["provisioningState"] = "Succeeded"
@@ -349,6 +370,15 @@ class Compute:
             body["properties"]["virtualMachine"] = there["properties"]["virtualMachine"]
         self.nics[place] = body
         return Answer(201 if there is None else 200, body)
+
+    def _address(self) -> str:
+        number = next(self._numbers)
+        return self.new_address() if self.new_address else f"10.0.{number // 250}.{number % 250 + 1}"
+
+    def address_of(self, vm: Vm) -> str:
+        nic = self.nics.get(place_of(vm.properties["networkProfile"]["networkInterfaces"][0]["id"]), {})
+        cards = nic.get("properties", {}).get("ipConfigurations", [])
+        return str(cards[0]["properties"].get("privateIPAddress", "")) if cards else ""
 
     def delete_nic(self, _: Request, group: str, name: str) -> Answer:
         nic = self.nics.get((group.lower(), name.lower()))

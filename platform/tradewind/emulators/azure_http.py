@@ -44,7 +44,7 @@ class Request:
 @dataclass(frozen=True)
 class Answer:
     status: int = 200
-    body: JSON | list[JSON] | None = None
+    body: JSON | list[JSON] | str | None = None  # a text is sent as it is
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -120,7 +120,7 @@ def serve(answer: Callable[[Request], Answer], folder: Path, port: int = 0) -> T
             except Exception:  # a defect of the emulator: loud, and not taken for the cloud's bad day
                 _log.exception("the emulator failed at %s %s", self.command, self.path)
                 told = Answer(501, {"error": {"code": "EmulatorDefect", "message": "defect in the emulator"}})
-            data = b"" if told.body is None else json.dumps(told.body).encode()
+            data = _bytes(told.body)
             self.send_response(told.status)
             for name, value in {"Content-Type": "application/json; charset=utf-8", **told.headers}.items():
                 self.send_header(name, value)
@@ -134,6 +134,12 @@ def serve(answer: Callable[[Request], Answer], folder: Path, port: int = 0) -> T
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(0.02,), name="azure-emulator", daemon=True).start()
     return server
+
+
+def _bytes(body: JSON | list[JSON] | str | None) -> bytes:
+    if body is None:
+        return b""
+    return (body if isinstance(body, str) else json.dumps(body)).encode()
 
 
 class _Server(ThreadingHTTPServer):

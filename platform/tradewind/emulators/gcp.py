@@ -1,5 +1,5 @@
-"""An emulated Google Cloud project on loopback: Compute Engine v1 and TPU v2 over REST, as the vendor's own SDKs
-speak it.
+"""An emulated Google Cloud project on loopback: Compute Engine v1, TPU v2 and Secret Manager over REST, as the
+vendor's own SDKs speak it, and the metadata server.
 
 Simulated: machines, disks, TPU nodes and queued resources with their states and operations; request ids; labels and
 filters; paging (small pages, so that it is always exercised); late listings; stock-outs, pools that follow a trace,
@@ -7,8 +7,8 @@ quota; throttling, server errors, lost answers; access tokens that expire, missi
 at the metadata service; regions that do not answer. Unknown fields, bad names and missing parameters are refused as
 Google refuses them.
 
-Not simulated: networks and firewalls, what runs inside of a machine (`on_boot` and `on_end` are
-the place to start that), disks' contents, prices, most of IAM, and Google's true timing.
+Not simulated: networks and firewalls, what runs inside of a machine (gcp_machines.py starts that), disks' contents,
+prices, most of IAM (`accounts`: which secrets a node's service account may read), and Google's true timing.
 
     emulator = GcpEmulator().start()
     GcpSettings(..., endpoint_url=emulator.url), credentials=emulator.credentials()
@@ -25,18 +25,23 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
-from tradewind.emulators.gcp_compute import Compute, Vm
+from tradewind.emulators.gcp_compute import Compute
 from tradewind.emulators.gcp_http import JSON, Answer, Cut, Refused, Request, serve
+from tradewind.emulators.gcp_metadata import GcpMetadata, Host
+from tradewind.emulators.gcp_secrets import SecretManager
 from tradewind.emulators.gcp_state import Faults, Timeline
-from tradewind.emulators.gcp_tpu import Tpu, TpuNode
+from tradewind.emulators.gcp_tpu import Tpu
+from tradewind.emulators.metadata_server import Asked
 
 _REFRESH, _CLIENT_SECRET, _TOKEN_PREFIX = "1//emulated-refresh-token", "GOCSPX-emulated", "ya29."
 DEFAULT_IMAGE = "deeplearning-platform-release/global/images/family/common-cu128-ubuntu-2204-py310"
 NOTICE_S = 30.0
+_OWNER, _SECRETS = "owner", r"/v1/projects/([^/]+)/secrets"
 _COMPUTE, _TPU = r"/compute/v1/projects/([^/]+)", r"/v2/projects/([^/]+)/locations/([^/]+)"
 
 
@@ -57,7 +62,11 @@ class GcpEmulator:
         self.compute.images[DEFAULT_IMAGE] = {"name": "common-cu128-v20261101", "diskSizeGb": "50"}
         self.tpu = Tpu(project, self.time, self.faults, page_size)
         self.calls: list[str] = []  # "POST /compute/v1/..." of every call that came in
-        self._tokens: set[str] = set()
+        self.vault = SecretManager(project, self.time, page_size)
+        self.metadata = GcpMetadata(project, self._host, self._account_token)
+        # Service accounts of nodes, and the secrets that each may read; anything else is denied to them.
+        self.accounts = {"nodes@emulated": "*_node", "heads@emulated": "*_head"}
+        self._tokens: dict[str, str] = {}  # access token -> the owner, or the email of a service account
         self._server: Any = None
         self._ticking = threading.Event()
         self._table = self._routes()
@@ -128,12 +137,13 @@ class GcpEmulator:
         if request.path == "/token":
             return 200, self._issue_token(request)
         if "/computeMetadata/v1/" in request.path:
-            return 200, self._metadata(request)
+            return self._metadata(request)
         with self.time.lock:
             self.settle()
             self.calls.append(f"{request.method} {request.path}")
             self._check_caller(request)
             self._check_weather(request)
+            self._check_right(request)
             launched = request.method == "POST" and not request.path.endswith(":testIamPermissions")
             answer = self._route(request)
         if launched and self.faults.hang_after_s:
@@ -148,8 +158,20 @@ class GcpEmulator:
         raise Refused(404, "notFound", f"{request.method} {request.path} is not emulated", "UNIMPLEMENTED")
 
     def _routes(self) -> list[tuple[str, str, Callable[..., JSON]]]:
-        c, t = self.compute, self.tpu
+        c, t, v = self.compute, self.tpu, self.vault
         return [
+            ("POST", _SECRETS, lambda r, _: v.create(r)),
+            ("GET", _SECRETS, lambda r, _: v.list(r)),
+            ("DELETE", rf"{_SECRETS}/([^/:]+)", lambda _r, _, secret: v.delete(secret)),
+            ("POST", rf"{_SECRETS}/([^/:]+):addVersion", lambda r, _, secret: v.add_version(r, secret)),
+            ("GET", rf"{_SECRETS}/([^/]+)/versions", lambda r, _, secret: v.versions(r, secret)),
+            ("GET", rf"{_SECRETS}/([^/]+)/versions/([^/:]+):access", lambda _r, _, *which: v.access(*which)),
+            ("POST", rf"{_SECRETS}/([^/]+)/versions/([^/:]+):destroy", lambda _r, _, *which: v.destroy(*which)),
+            (
+                "GET",
+                rf"{_COMPUTE}/zones/([^/]+)/instances/([^/]+)/serialPort",
+                lambda r, _, *place: c.serial(r, *place),
+            ),
             ("POST", rf"{_COMPUTE}/zones/([^/]+)/instances", self._permitted("compute.instances.create", c.insert)),
             ("GET", rf"{_COMPUTE}/aggregated/(instances|disks|operations)", lambda r, _, kind: c.aggregated(r, kind)),
             ("GET", rf"{_COMPUTE}/zones/([^/]+)/instances/([^/]+)", lambda _r, _, *place: c.get(*place)),
@@ -187,13 +209,22 @@ class GcpEmulator:
             message = "Request had invalid authentication credentials. Expected OAuth 2 access token."
             raise Refused(401, "authError", message, "UNAUTHENTICATED")
 
+    def _check_right(self, request: Request) -> None:
+        """The owner may everything, but for `faults.denied`; a service account may read the secrets of its kind."""
+        owner = self._tokens[request.headers["authorization"].removeprefix("Bearer ")]
+        read = re.fullmatch(rf"{_SECRETS}/([^/]+)/versions/[^/]+:access", request.path)
+        if read and "secretmanager.versions.access" in self.faults.denied:
+            owner = "nobody"
+        if owner != _OWNER and not (read and fnmatchcase(read[2], self.accounts.get(owner, ""))):
+            what = "secretmanager.versions.access" if read else f"{request.method} {request.path}"
+            message = f"Permission '{what}' denied for {owner} (or the resource may not exist)."
+            raise Refused(403, "", message, "PERMISSION_DENIED")
+
     def _issue_token(self, request: Request) -> JSON:
         asked = dict(parse_qsl(request.raw.decode()))
         if self.faults.credentials_expired or asked.get("refresh_token") != _REFRESH:
             raise Refused(400, "invalid_grant", "Token has been expired or revoked.")
-        token = f"{_TOKEN_PREFIX}{uuid.uuid4().hex}"
-        self._tokens.add(token)
-        return {"access_token": token, "expires_in": 3600, "token_type": "Bearer"}
+        return {"access_token": self._new_token(_OWNER), "expires_in": 3600, "token_type": "Bearer"}
 
     def _check_weather(self, request: Request) -> None:
         is_tpu = request.path.startswith("/v2/")
@@ -218,37 +249,36 @@ class GcpEmulator:
         """What is http://metadata.google.internal inside of this machine, or of a TPU's hosts."""
         return f"{self.url}/metadata/{name}"
 
-    def _metadata(self, request: Request) -> str:
-        if request.headers.get("metadata-flavor") != "Google":
-            raise Refused(403, "", "Missing Metadata-Flavor:Google header.")
-        name, _, key = request.path.removeprefix("/metadata/").partition("/computeMetadata/v1/")
-        before = self._metadatum(name, key)
-        deadline_s = time.monotonic() + float(request.query.get("timeout_sec", "60"))
-        while request.query.get("wait_for_change") == "true" and time.monotonic() < deadline_s:
-            if self._metadatum(name, key) != before:
-                break
-            time.sleep(0.02)
-        return self._metadatum(name, key)
+    def _metadata(self, request: Request) -> Answer:
+        name, _, rest = request.path.removeprefix("/metadata/").partition("/")
+        query = f"?{urlencode(request.query)}" if request.query else ""
+        told = self.metadata.told(name, Asked(request.method, f"/{rest}{query}", request.headers, request.raw))
+        if told is None:
+            raise Cut  # a machine that is gone asks nothing
+        return told.status, told.body.decode()
 
-    def _metadatum(self, name: str, key: str) -> str:
+    def _host(self, name: str) -> Host | None:
+        """A machine by its name, a host of a slice as NODE-w-NUMBER; the slice's own name means its first."""
         with self.time.lock:
             self.settle()
-            machines: list[Vm | TpuNode] = [*self.compute.vms.values(), *self.tpu.nodes.values()]
-            vm = next((each for each in machines if each.name == name), None)
-            if vm is None:
-                raise Cut  # a machine that is gone asks nothing
-            if key.startswith("instance/attributes/"):
-                return vm.metadata(key.removeprefix("instance/attributes/"))
-            told = {
-                "instance/preempted": "TRUE" if vm.preempted else "FALSE",
-                "instance/maintenance-event": vm.maintenance,
-                "instance/name": vm.name,
-                "instance/zone": f"projects/1/zones/{vm.zone}",
-                "project/project-id": self.project,
-            }
-            if key not in told:
-                raise Refused(404, "", f"{key} is not emulated")
-            return told[key]
+            node_name, _, number = name.rpartition("-w-")
+            for vm in self.compute.vms.values():
+                if vm.name == name:
+                    return Host(name, vm)
+            for node in self.tpu.nodes.values():
+                if node.name in (name, node_name):
+                    return Host(name, node, int(number) if node.name == node_name else 0)
+            return None
+
+    def _account_token(self, email: str) -> str:
+        with self.time.lock:
+            mine = next((token for token, owner in self._tokens.items() if owner == email), "")
+            return mine or self._new_token(email)
+
+    def _new_token(self, owner: str) -> str:
+        token = f"{_TOKEN_PREFIX}{uuid.uuid4().hex}"
+        self._tokens[token] = owner
+        return token
 
 
 def load_credentials(path: Path) -> Any:

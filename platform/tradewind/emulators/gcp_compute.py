@@ -65,6 +65,8 @@ class Compute:
     delete_s: float = 15.0
     on_boot: Callable[[Vm], None] = lambda _: None
     on_end: Callable[[Vm], None] = lambda _: None
+    console: Callable[[Vm], str] = lambda _: ""
+    new_address: Callable[[], str] | None = None  # None: some of 10.128.0.0/16
     images: dict[str, JSON] = field(default_factory=dict)  # by the path after projects/
     subnetworks: set[tuple[str, str]] = field(default_factory=lambda: {(region, "default") for region in REGIONS})
     quotas: dict[tuple[str, str], tuple[float, float]] = field(
@@ -117,8 +119,9 @@ class Compute:
         """Put a machine there, PROVISIONING, with its disks."""
         now_s, number = self.time.now_s(), number or str(uuid.uuid4().int % 10**18)
         vm.listed_from_s = now_s + self.faults.listing_lag_s
-        address = next(self._numbers)
-        vm.body["networkInterfaces"][0]["networkIP"] = f"10.128.{address // 250}.{address % 250 + 1}"
+        number_of = next(self._numbers)
+        address = self.new_address() if self.new_address else f"10.128.{number_of // 250}.{number_of % 250 + 1}"
+        vm.body["networkInterfaces"][0]["networkIP"] = address
         vm.body.update(
             id=number,
             status="PROVISIONING",
@@ -172,12 +175,24 @@ class Compute:
         if self.vms.get((vm.zone, vm.name)) is not vm or not vm.is_up:
             return
         if never:
-            told = self._begin("compute.instances.guestTerminate", vm.zone, "instances", vm.name, "Instance shut down.")
-            self._finish(told)
-            vm.body.update(status="TERMINATED", lastStopTimestamp=self.time.stamp())
+            self.stopped(vm)
             return
         vm.body.update(status="RUNNING", lastStartTimestamp=self.time.stamp())
         self.on_boot(vm)
+
+    def stopped(self, vm: Vm) -> None:
+        """It went down by itself. What it leaves is a stopped machine with its disk, until somebody deletes it."""
+        if self.vms.get((vm.zone, vm.name)) is vm and vm.is_up:
+            told = self._begin("compute.instances.guestTerminate", vm.zone, "instances", vm.name, "Instance shut down.")
+            self._finish(told)
+            vm.body.update(status="TERMINATED", lastStopTimestamp=self.time.stamp())
+
+    def serial(self, request: Request, zone: str, name: str) -> JSON:
+        vm, start = self._vm(zone, name), int(request.query.get("start", "0"))
+        if request.query.get("port", "1") != "1":
+            raise rules.invalid("port", request.query["port"], "only port 1 has output here")
+        text = self.console(vm)
+        return {"contents": text[start:], "start": str(start), "next": str(len(text))}
 
     def _move(self, vm: Vm, before: str, after: str) -> None:
         if vm.body["status"] == before:

@@ -72,6 +72,7 @@ class Tpu:
     delete_s: float = 15.0
     on_boot: Callable[[TpuNode], None] = lambda _: None
     on_end: Callable[[TpuNode], None] = lambda _: None
+    new_address: Callable[[], str] | None = None  # of a host; None: some of 10.130.0.0/16
     nodes: dict[str, TpuNode] = field(default_factory=dict)  # by full name
     queued: dict[str, JSON] = field(default_factory=dict)
     operations: dict[str, JSON] = field(default_factory=dict)
@@ -147,7 +148,8 @@ class Tpu:
             node.body.update(state="TERMINATED", healthDescription="Some hosts of the slice did not come up.")
             return
         hosts = range(hosts_of(node.type))
-        endpoints = [{"ipAddress": f"10.130.0.{host + 2}", "port": 8470} for host in hosts]
+        addresses = [self.new_address() if self.new_address else f"10.130.0.{host + 2}" for host in hosts]
+        endpoints = [{"ipAddress": address, "port": 8470} for address in addresses]
         node.body.update(state="READY", health="HEALTHY", networkEndpoints=endpoints)
         self.on_boot(node)
 
@@ -178,6 +180,11 @@ class Tpu:
         if self.nodes.get(node.body["name"]) is node:
             del self.nodes[node.body["name"]]
             self.on_end(node)
+
+    def stopped(self, node: TpuNode) -> None:
+        """One of its hosts went down by itself: the slice is of no use any more, and is billed until it is deleted."""
+        if self.nodes.get(node.body["name"]) is node and node.is_up:
+            node.body.update(health="UNHEALTHY_MAINTENANCE", healthDescription="A host of the slice went down.")
 
     def preempt(self, node: TpuNode, notice_s: float) -> None:
         """A preempted node stays there, unbilled, until somebody deletes it."""

@@ -204,6 +204,7 @@ class Machines:
             "HOME": str(folder / "home"),
             "TMPDIR": str(folder / "tmp"),
             _FOLDER_ENV: str(folder),
+            "TRADEWIND_START_LOCK": str(default_base() / "start.lock"),  # Ray's nodes must not start at the same time
             **cloud,
         }
 

@@ -97,6 +97,7 @@ class World(Protocol):
     def lag_listing(self, seconds: float) -> None: ...  # a new instance is listed only then
     def blackout(self, region: str) -> None: ...  # this region no longer answers
     def preempt(self, launch_id: str, notice_s: float) -> None: ...  # 0: without notice
+    def speak(self, launch_id: str, text: str) -> None: ...  # the machine writes this on its console
     def vanish(self, launch_id: str) -> None: ...  # gone without a trace
     def skew(
         self, seconds: float

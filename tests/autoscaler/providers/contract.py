@@ -28,6 +28,7 @@ from tradewind.errors import (
     AuthError,
     Conflict,
     InvalidRequest,
+    NotFound,
     PriceTooHigh,
     ProviderError,
     QuotaExceeded,
@@ -641,6 +642,32 @@ def the_clouds_clock_is_behind(world: World) -> None:
     ended(world, provider, "tw-1")
     assert ids(world) == []
     assert living(provider) == set()
+
+
+# --- consoles ------------------------------------------------------------------------------------------------------
+
+
+@case("speak")
+def a_console_tells_what_the_machine_wrote(world: World) -> None:
+    provider = running(world, "tw-1")
+    launch(world, "tw-2", by=provider)
+    world.advance(BOOTED_S)
+    world.speak("tw-1", "TRADEWIND BOOT FAILED: no luck\n")
+    assert "no luck" in provider.console("tw-1")
+    assert "no luck" in world.provider().console("tw-1"), "after a restart"
+    assert "no luck" not in provider.console("tw-2")
+
+
+@case("speak")
+def a_console_that_is_empty_is_no_error(world: World) -> None:
+    assert running(world, "tw-1").console("tw-1") == ""
+
+
+@case()
+def an_unknown_console_is_not_found(world: World) -> None:
+    running(world, "tw-1")
+    error = error_of(lambda: world.provider().console("tw-nobody"))
+    assert isinstance(error, NotFound | Unsupported), error
 
 
 # --- ends ----------------------------------------------------------------------------------------------------------

@@ -173,6 +173,10 @@ class AwsWorld:
     def preempt(self, launch_id: str, notice_s: float) -> None:
         self.emulator.preempt(self._machine(launch_id), notice_s)
 
+    def speak(self, launch_id: str, text: str) -> None:
+        speaker = self._machine(launch_id)
+        self.emulator.books.console = lambda machine: text if machine is speaker else ""
+
     def vanish(self, launch_id: str) -> None:
         self.emulator.books.vanish(self._machine(launch_id))
 

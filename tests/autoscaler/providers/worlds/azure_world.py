@@ -209,6 +209,10 @@ class AzureWorld:
     def preempt(self, launch_id: str, notice_s: float) -> None:
         self.emulator.compute.evict(self._vm(launch_id), notice_s)
 
+    def speak(self, launch_id: str, text: str) -> None:
+        speaker = self._vm(launch_id)
+        self.emulator.compute.console = lambda vm: text if vm is speaker else ""
+
     def vanish(self, launch_id: str) -> None:
         """Azure keeps a record of everything: the most that can be is that somebody deletes it by hand."""
         self.emulator.compute.deleted_by_somebody(self._vm(launch_id))

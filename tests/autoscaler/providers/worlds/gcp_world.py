@@ -201,6 +201,10 @@ class GcpWorld:
     def preempt(self, launch_id: str, notice_s: float) -> None:
         self.emulator.compute.preempt(self._vm(launch_id), notice_s)
 
+    def speak(self, launch_id: str, text: str) -> None:
+        speaker = self._vm(launch_id)
+        self.emulator.compute.console = lambda vm: text if vm is speaker else ""
+
     def vanish(self, launch_id: str) -> None:
         self.emulator.compute.remove(self._vm(launch_id))
 

@@ -134,6 +134,10 @@ class LocalWorld:
     def preempt(self, launch_id: str, notice_s: float) -> None:
         self._open[FLEET].preempt(launch_id, notice_s or None)
 
+    def speak(self, launch_id: str, text: str) -> None:
+        number = InstanceBook.open(self.folder / FLEET).by_launch_id[launch_id].number
+        self.machines[FLEET].consoles[f"n{number}"] = text
+
     def killed_launch(self, launch_id: str) -> None:
         """Here the cloud is a part of the controller's process and dies with it; its books stay."""
         code = "import sys; from worlds.local_world import launch_and_hang; launch_and_hang(*sys.argv[1:])"
