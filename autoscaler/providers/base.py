@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from tradewind.model import EndReason, Offer
+from tradewind.model import EndReason, Offer, Role
 
 
 class CloudState(StrEnum):
@@ -30,6 +30,7 @@ class LaunchSpec:
     head_address: str  # of the cell's Ray head, "127.0.0.2:20379"
     labels: Mapping[str, str] = field(default_factory=dict)  # Ray node labels, launch id included
     max_price_uusd_per_h: int | None = None
+    role: Role = Role.WORKER
 
 
 @dataclass(frozen=True, slots=True)

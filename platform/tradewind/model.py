@@ -34,6 +34,13 @@ def driver_job_id(ray_job_id: str, head_node_id: str) -> str:
     return "-".join(part for part in ("ray", head_node_id[:6], ray_job_id) if part)
 
 
+class Role(StrEnum):
+    """What a node is for."""
+
+    WORKER = "worker"
+    HEAD = "head"  # of a cell: Ray's head, the drivers of jobs and their coordinators; the fleet pays for it
+
+
 class Capacity(StrEnum):
     SPOT = "spot"
     ON_DEMAND = "on-demand"
