@@ -49,7 +49,8 @@ PRINTING = ("platform/tradewind/cli", "platform/tradewind/demo", "jobs/examples/
 LOW = {
     "store": frozenset[str](),
     "config": frozenset({"config_models", "config_types", "config_yaml"}),
-    "config_models": frozenset({"config", "config_types"}),
+    "config_models": frozenset({"config", "config_clouds", "config_types"}),
+    "config_clouds": frozenset({"config_types"}),
     "config_types": frozenset[str](),
     "config_yaml": frozenset({"config_types"}),
 }

@@ -50,8 +50,8 @@ def run_arguments(spec: LaunchSpec, settings: AwsSettings, user_data: str) -> di
         "UserData": user_data,
         "TagSpecifications": [{"ResourceType": kind, "Tags": as_tag_list(tags)} for kind in kinds],
     }
-    if settings.instance_profile:
-        arguments["IamInstanceProfile"] = {"Name": settings.instance_profile}
+    if profile := settings.profile(spec.role):
+        arguments["IamInstanceProfile"] = {"Name": profile}
     if is_spot:
         arguments["InstanceMarketOptions"] = _spot(spec.max_price_uusd_per_h)
     elif settings.capacity_reservation:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tradewind.errors import ConfigError, InvalidRequest, Problem
-from tradewind.model import Market
+from tradewind.model import Market, Role
 
 CLOUD = "aws"
 _FLEET = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -29,6 +29,7 @@ class AwsSettings:
     fleet: str
     regions: tuple[AwsRegion, ...]
     instance_profile: str = ""  # its name; the identity by which a node reads secrets and data
+    head_instance_profile: str = ""  # of heads, which may read more; empty: as all
     disk_gib: int = 100
     root_device: str = "/dev/sda1"  # as the image calls it; the preflight compares
     capacity_reservation: str = ""  # "", "open", "none", "cr-...", or the ARN of a resource group; on-demand only
@@ -38,6 +39,9 @@ class AwsSettings:
     def __post_init__(self) -> None:
         if problems := [Problem("aws", name, message) for name, message in _mistakes(self)]:
             raise ConfigError(problems)
+
+    def profile(self, role: Role) -> str:
+        return (self.head_instance_profile if role is Role.HEAD else "") or self.instance_profile
 
     def region(self, market: Market) -> AwsRegion:
         found = next((region for region in self.regions if region.name == market.region), None)

@@ -172,7 +172,7 @@ class AzureProvider:
     # --- what is there -----------------------------------------------------------------------------------------
 
     def list_nodes(self) -> Sequence[CloudNode]:
-        """All regions or an error: Azure lists a resource group, wherever its machines are."""
+        """All of our regions or an error: Azure lists a resource group, wherever its machines are."""
         asked_at_s = self._clock()
         nodes = [azure_vm.node_of(vm, status, self._offers) for vm, status in self._machines()]
         listed = {node.launch_id for node in nodes}
@@ -190,8 +190,10 @@ class AzureProvider:
             yield vm, Status.of(views.get(vm["id"].lower(), {}))
 
     def _is_ours(self, resource: JSON) -> bool:
-        tags = resource.get("tags") or {}
-        return tags.get(TAG_FLEET) == self.settings.fleet and bool(tags.get(TAG_LAUNCH_ID))
+        """Other cells of the fleet have machines in the same group, in other regions."""
+        tags, place = resource.get("tags") or {}, resource["location"].lower()
+        is_here = any(region.name == place for region in self.settings.regions)
+        return is_here and tags.get(TAG_FLEET) == self.settings.fleet and bool(tags.get(TAG_LAUNCH_ID))
 
     def _learn_ends(self, listed: set[str], now_s: float) -> None:
         """Of those that are missing, and after a start of all: from the activity log. It is not asked otherwise."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from tradewind.autoscaler.providers.base import LaunchSpec
 from tradewind.errors import ConfigError, InvalidRequest, Problem, Scope
-from tradewind.model import Market
+from tradewind.model import Market, Role
 
 CLOUD = "azure"
 TAG_FLEET, TAG_CELL, TAG_LAUNCH_ID = "tradewind-fleet", "tradewind-cell", "tradewind-launch-id"
@@ -47,6 +47,7 @@ class AzureSettings:
     regions: tuple[AzureRegion, ...]
     image: str = DEFAULT_IMAGE  # publisher:offer:sku:version, or the id of an image
     identity: str = ""  # the id of a user-assigned identity, by which a node reads secrets and data
+    head_identity: str = ""  # of heads, which may read more; empty: as all
     disk_gib: int = 128
     disk_type: str = "Premium_LRS"
     ssh_public_key: str = ""  # empty: nobody can log in
@@ -68,6 +69,9 @@ class AzureSettings:
             names = ", ".join(region.name for region in self.regions)
             raise InvalidRequest(f"{market} is not in a region of this fleet ({names})", cloud=CLOUD)
         return found
+
+    def identity_of(self, role: Role) -> str:
+        return (self.head_identity if role is Role.HEAD else "") or self.identity
 
     def path(self, kind: str, name: str) -> str:
         """The id of a resource of this group: path("Microsoft.Compute/virtualMachines", "tw-1")."""

@@ -68,8 +68,8 @@ def vm_body(spec: LaunchSpec, settings: AzureSettings, user_data: str, ssh_publi
         body["properties"]["securityProfile"] = {"encryptionAtHost": True}
     if number:
         body["zones"] = [number]
-    if settings.identity:
-        body["identity"] = {"type": "UserAssigned", "userAssignedIdentities": {settings.identity: {}}}
+    if identity := settings.identity_of(spec.role):
+        body["identity"] = {"type": "UserAssigned", "userAssignedIdentities": {identity: {}}}
     return body
 
 

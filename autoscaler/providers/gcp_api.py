@@ -81,15 +81,18 @@ class GcpApi:
             yield page
 
     def everywhere(self, client: str, kind: str, label_filter: str) -> Found:
-        """An aggregated listing: all zones. One dead zone does not hide the others, but is told."""
+        """An aggregated listing: all zones of our regions, for other cells of the fleet are in others. One dead zone
+        does not hide the others, but is told."""
         items: list[Any] = []
         blind: set[str] = set()
         for page in self.pages(client, "aggregated_list", filter=label_filter):
             blind.update(link.rpartition("/")[2] for link in page.unreachables)
             for scope, found in page.items.items():
-                items.extend(getattr(found, kind))
+                zone = scope.rpartition("/")[2]
+                if region_of(zone) in self.settings.regions:
+                    items.extend(getattr(found, kind))
                 if found.warning.code == "UNREACHABLE":
-                    blind.add(scope.rpartition("/")[2])
+                    blind.add(zone)
         return Found(items, frozenset(blind))
 
     def granted(self, permissions: Sequence[str]) -> set[str]:

@@ -70,8 +70,8 @@ def instance_body(spec: LaunchSpec, name: str, names: Names, settings: GcpSettin
         },
         "reservation_affinity": _reservation(spec, settings),
     }
-    if settings.service_account:
-        body["service_accounts"] = [{"email": settings.service_account, "scopes": [SCOPE]}]
+    if account := settings.account(spec.role):
+        body["service_accounts"] = [{"email": account, "scopes": [SCOPE]}]
     return body
 
 

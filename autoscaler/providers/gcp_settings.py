@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from tradewind.autoscaler.providers.base import LaunchSpec
 from tradewind.errors import ConfigError, InvalidRequest, PriceTooHigh, Problem, Scope
-from tradewind.model import Capacity, Market, Offer
+from tradewind.model import Capacity, Market, Offer, Role
 
 LABEL_FLEET, LABEL_CELL, LABEL_LAUNCH_ID = "tradewind-fleet", "tradewind-cell", "tradewind-launch-id"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"  # what the node may do is said by its account's roles
@@ -37,6 +37,7 @@ class GcpSettings:
     network: str = "default"
     subnetwork: str = "default"
     service_account: str = ""  # of the nodes; empty: none, they reach no Google API
+    head_service_account: str = ""  # of heads, which may read more; empty: as all
     network_tags: tuple[str, ...] = ("tradewind",)  # firewall rules go by these
     disk_gib: int = 100
     labels: Mapping[str, str] = field(default_factory=dict)  # beside ours, on everything that is made
@@ -51,6 +52,9 @@ class GcpSettings:
     def __post_init__(self) -> None:
         if problems := [Problem("gcp", name, message) for name, message in _mistakes(self)]:
             raise ConfigError(problems)
+
+    def account(self, role: Role) -> str:
+        return (self.head_service_account if role is Role.HEAD else "") or self.service_account
 
 
 def _mistakes(settings: GcpSettings) -> Iterator[tuple[str, str]]:

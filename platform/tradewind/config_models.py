@@ -9,19 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    Strict,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
-from pydantic.fields import FieldInfo
+from pydantic import Field, Strict, ValidationInfo, field_validator, model_validator
 
 from tradewind.config import FLEET_NAME
+from tradewind.config_clouds import AwsCloud, AzureCloud, Boot, CloudName, ControllerDoor, GcpCloud, Head, StorageUrl
 from tradewind.config_types import (
     Capacities,
     DeadlineField,
@@ -31,46 +22,20 @@ from tradewind.config_types import (
     Hazards,
     Number,
     OptionalDuration,
+    Section,
     Usd,
     Whole,
     Workers,
 )
 from tradewind.model import Capacity, Contract, JobSpec
 
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _empty_sections_are_left_out(cls, data: Any) -> Any:
-        """`limits:` with every line below it commented out is no mistake."""
-        if not isinstance(data, dict):
-            return data
-        fields = {info.alias or name: info for name, info in cls.model_fields.items()}
-        sections = {key for key, info in fields.items() if isinstance(_default(info), BaseModel | tuple | dict)}
-        return {key: value for key, value in data.items() if value is not None or key not in sections}
-
-
-def _default(info: FieldInfo) -> Any:
-    return info.get_default(call_default_factory=True, validated_data={})
-
-
 # --- the fleet file --------------------------------------------------------------------------------------------
 
-_LATER = ("aws", "gcp", "azure")
 
-
-def _cloud(value: object) -> object:
-    if value in _LATER:
-        raise ValueError("only `local` exists in this version; it plays the markets of aws, gcp and azure")
-    return value
-
-
-class OfferSelector(_Section):
+class OfferSelector(Section):
     """What may be bought. Everything that is left out fits anything."""
 
-    cloud: Literal["aws", "gcp", "azure"] | None = None
+    cloud: CloudName | None = None
     region: str | None = None
     zone: str | None = None
     instance_type: str | None = None
@@ -81,13 +46,13 @@ class OfferSelector(_Section):
 _PARTS = ("tenant", "cloud", "region", "zone", "instance_type", "accelerator", "capacity")
 
 
-class LimitRule(_Section):
+class LimitRule(Section):
     """Limits on a part of the fleet: what it is about, and at least one limit. What is left out fits anything."""
 
     tenant: Annotated[str, Field(pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]{0,62})$")] | None = Field(
         default=None, description='Whose jobs; "*": each tenant by itself.'
     )
-    cloud: Literal["aws", "gcp", "azure"] | None = None
+    cloud: CloudName | None = None
     region: str | None = None
     zone: str | None = None
     instance_type: str | None = None
@@ -111,7 +76,7 @@ class LimitRule(_Section):
         return self
 
 
-class Limits(_Section):
+class Limits(Section):
     """What the fleet never goes beyond."""
 
     max_nodes: Annotated[Whole, Field(ge=0)] = 10
@@ -124,7 +89,7 @@ class Limits(_Section):
     )
 
 
-class Forecast(_Section):
+class Forecast(Section):
     """Buying before the demand comes, where waiting for it is expected to cost more than idling."""
 
     buy_ahead: Annotated[bool, Strict()] = False
@@ -147,7 +112,7 @@ class Forecast(_Section):
     )
 
 
-class Markets(_Section):
+class Markets(Section):
     """What a node costs beside its price, and when work is moved to a cheaper one."""
 
     move_work: Annotated[bool, Strict()] = Field(
@@ -176,7 +141,7 @@ class Markets(_Section):
     )
 
 
-class Timing(_Section):
+class Timing(Section):
     tick_s: Annotated[Duration, Field(ge=0.1)] = Field(
         default=1.0, alias="tick", description="How often the fleet looks and decides."
     )
@@ -188,6 +153,19 @@ class Timing(_Section):
     )
     min_node_life_s: Duration = Field(
         default=30.0, alias="min_node_life", description="A node is kept at least this long, so that sizes do not flap."
+    )
+    look_deadline_s: Annotated[Duration, Field(gt=0)] = Field(
+        default=30.0, alias="look_deadline", description="How long a cloud may take to list its nodes or its prices."
+    )
+    launch_deadline_s: Annotated[Duration, Field(gt=0)] = Field(
+        default=60.0,
+        alias="launch_deadline",
+        description="How long a launch call may take; after that, the listing tells what came of it.",
+    )
+    end_deadline_s: Annotated[Duration, Field(gt=0)] = Field(
+        default=60.0,
+        alias="end_deadline",
+        description="How long the call to end nodes may take, before it is repeated.",
     )
 
 
@@ -201,7 +179,7 @@ _STEP_KEYS: Mapping[str, frozenset[str]] = {
 }
 
 
-class ScriptStep(_Section):
+class ScriptStep(Section):
     """Something that happens to a pretend market at a given time."""
 
     at_s: Duration = Field(alias="at", description="A duration like 20s, from the start of the fleet.")
@@ -228,7 +206,7 @@ class ScriptStep(_Section):
         return data
 
 
-class LocalCloud(_Section):
+class LocalCloud(Section):
     """How the pretend markets on this machine behave."""
 
     seed: Whole = 0
@@ -256,13 +234,16 @@ class LocalCloud(_Section):
         return tuple(sorted(steps, key=lambda step: step.at_s))
 
 
-class FleetConfig(_Section):
+class FleetConfig(Section):
     """A fleet file."""
 
     name: Annotated[str, Field(pattern=f"^{FLEET_NAME}$")] = Field(
         description="Up to 32 small letters, digits and inner dashes."
     )
-    cloud: Annotated[Literal["local"], BeforeValidator(_cloud)] = "local"
+    cloud: Literal["local", "aws", "gcp", "azure"] = Field(
+        default="local", description="Where nodes are bought; local: on this machine, under the names of real clouds."
+    )
+    clouds: tuple[CloudName, ...] = Field(default=(), description="Instead of `cloud`: several, like [aws, gcp].")
     offers: tuple[OfferSelector, ...] = Field(default=(), description="What may be bought; empty: everything.")
     limits: Limits = Limits()
     timing: Timing = Timing()
@@ -272,6 +253,37 @@ class FleetConfig(_Section):
         default=False, description="Look and decide, and tell what would be done, but launch and end nothing."
     )
     local: LocalCloud = LocalCloud()
+    aws: AwsCloud | None = None
+    gcp: GcpCloud | None = None
+    azure: AzureCloud | None = None
+    head: Head = Head()
+    boot: Boot = Boot()
+    controller: ControllerDoor = ControllerDoor()
+    storage: StorageUrl = Field(
+        default="",
+        description="Where checkpoints go: s3://..., gs://..., abfs://... or a folder that all nodes have; "
+        "left out: a folder of this machine (local) or of the head.",
+    )
+
+    @property
+    def cloud_names(self) -> tuple[CloudName, ...]:
+        """The clouds for real; none for a fleet on this machine."""
+        return self.clouds or (() if self.cloud == "local" else (self.cloud,))
+
+    @model_validator(mode="after")
+    def _clouds_have_their_sections(self) -> FleetConfig:
+        if self.clouds and "cloud" in self.model_fields_set:
+            raise ValueError("has both `cloud` and `clouds`; keep one")
+        if len(set(self.clouds)) != len(self.clouds):
+            raise ValueError("`clouds` names one twice")
+        for name in ("aws", "gcp", "azure"):
+            if name in self.cloud_names and getattr(self, name) is None:
+                raise ValueError(f"{name} is among its clouds, and a section `{name}:` is missing")
+            if name not in self.cloud_names and getattr(self, name) is not None:
+                raise ValueError(
+                    f"there is a section `{name}:`, but {name} is not among its clouds; add it to `clouds`"
+                )
+        return self
 
 
 # --- the job file ----------------------------------------------------------------------------------------------
@@ -279,7 +291,7 @@ class FleetConfig(_Section):
 _Amount = Annotated[Number, Field(ge=0)]
 
 
-class WorkerResources(_Section):
+class WorkerResources(Section):
     """What one worker needs."""
 
     cpu: _Amount = 1.0
@@ -301,7 +313,7 @@ class WorkerResources(_Section):
         return {name: amount for name, amount in amounts.items() if amount}
 
 
-class JobConfig(_Section):
+class JobConfig(Section):
     """A job file."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] = Field(

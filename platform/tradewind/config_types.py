@@ -11,9 +11,19 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainValidator, Strict, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    Strict,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
 
 from tradewind.model import Capacity
 from tradewind.units import parse_duration_s, parse_usd
@@ -265,3 +275,24 @@ DeadlineField = Annotated[
     ),
 ]
 EnvText = Annotated[str, BeforeValidator(to_text), WithJsonSchema({"type": ["string", "integer"]})]
+
+
+# --- what all sections of a file have in common ------------------------------------------------------------------
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_sections_are_left_out(cls, data: Any) -> Any:
+        """`limits:` with every line below it commented out is no mistake."""
+        if not isinstance(data, dict):
+            return data
+        fields = {info.alias or name: info for name, info in cls.model_fields.items()}
+        sections = {key for key, info in fields.items() if isinstance(_default(info), BaseModel | tuple | dict)}
+        return {key: value for key, value in data.items() if value is not None or key not in sections}
+
+
+def _default(info: FieldInfo) -> Any:
+    return info.get_default(call_default_factory=True, validated_data={})

@@ -219,7 +219,7 @@ def _unknown_key(model: type[BaseModel], place: Place) -> str:
     section = _section(model, tuple(above))
     allowed = _keys(section) if section else []
     homes = [_path(home) for home in _homes(model, str(key))]
-    hint = f" (it belongs under {' or '.join(homes)})" if homes else did_you_mean(key, allowed)
+    hint = did_you_mean(key, allowed) or (f" (it belongs under {' or '.join(homes)})" if homes else "")
     return f"is not a key here{hint}; allowed: {', '.join(allowed)}"
 
 

@@ -222,7 +222,7 @@ def test_anchors_and_merges_work() -> None:
 
 BAD_FLEET = """\
 nmae: x
-cloud: aws
+cloud: awz
 max_nodes: 3
 offers:
   - cloud: awz
@@ -253,10 +253,10 @@ local:
 def test_every_mistake_is_told_at_once_with_line_field_and_what_is_allowed() -> None:
     duration = "a duration, like 90s, 5m, 6h, 2d or 1h30m; a bare number is seconds"
     top = "allowed: name, cloud, offers, limits, timing, forecast, market, dry_run, local"
+    top = top.replace("cloud,", "cloud, clouds,") + ", aws, gcp, azure, head, boot, controller, storage"
     assert problems(BAD_FLEET) == [
         f"x.yaml:1: nmae: is not a key here (did you mean 'name'?); {top}",
-        "x.yaml:2: cloud: found 'aws' (text); only `local` exists in this version; "
-        "it plays the markets of aws, gcp and azure",
+        "x.yaml:2: cloud: found 'awz' (text); allowed: local, aws, gcp, azure (did you mean 'aws'?)",
         f"x.yaml:3: max_nodes: is not a key here (it belongs under limits or limits.rules); {top}",
         "x.yaml:5: offers[0].cloud: found 'awz' (text); allowed: aws, gcp, azure (did you mean 'aws'?)",
         "x.yaml:6: offers[0].capacity: found 'sopt' (text); "
@@ -265,7 +265,7 @@ def test_every_mistake_is_told_at_once_with_line_field_and_what_is_allowed() -> 
         "x.yaml:9: limits.max_usd_per_hour: found 'lots' (text); allowed: an amount of US dollars, like 12.50",
         f"x.yaml:11: timing.tick: found '5 parsecs' (text); allowed: {duration}",
         "x.yaml:12: timing.idle_timout: is not a key here (did you mean 'idle_timeout'?); "
-        "allowed: tick, idle_timeout, boot_timeout, min_node_life",
+        "allowed: tick, idle_timeout, boot_timeout, min_node_life, look_deadline, launch_deadline, end_deadline",
         "x.yaml:13: timing.boot_timeout: found -4; allowed: 0 or more",
         "x.yaml:15: local.seed: found 1.5; allowed: a whole number",
         "x.yaml:16: local.launch_delay: found a list of 2; "
@@ -402,6 +402,7 @@ def test_any_yaml_is_loaded_or_told_in_our_words(value: object) -> None:
 
 EXAMPLES: list[tuple[str, Literal["fleet", "job"], Callable[[Path], object]]] = [
     ("cluster-configs/local.yaml", "fleet", load_fleet),
+    ("cluster-configs/three-clouds.yaml", "fleet", load_fleet),
     ("jobs/examples/job.yaml", "job", load_job),
 ]
 
@@ -415,7 +416,8 @@ def test_the_examples_load_and_fit_their_schema(
 
 
 def test_the_fleet_example_shows_every_key() -> None:
-    text = (ROOT / "cluster-configs/local.yaml").read_text()
+    examples = ("cluster-configs/local.yaml", "cluster-configs/three-clouds.yaml")
+    text = "".join((ROOT / name).read_text() for name in examples)
     properties: dict[str, Any] = json_schema("fleet")["properties"]
     assert [key for key in properties if f"\n{key}:" not in text] == []
 
@@ -426,7 +428,8 @@ def test_the_schema_refuses_what_the_loader_refuses() -> None:
         {},
         {"name": "x", "nodes": 1},
         {"name": "x", "limits": {"max_nodes": -1}},
-        {"name": "x", "cloud": "aws"},
+        {"name": "x", "cloud": "awz"},
+        {"name": "x", "cloud": "aws", "aws": {"regions": [{"name": "us-east-1"}]}},
     ):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(data, schema)

@@ -12,10 +12,12 @@ KEPT_S = 3600.0  # EC2 lists a terminated instance for about an hour
 
 # vCPUs of the types that are sold here, and their quotas (on-demand, spot).
 TYPES = {"g5.xlarge": 4, "g5.12xlarge": 48, "g4dn.xlarge": 4, "p4d.24xlarge": 96, "m5.large": 2, "m5.4xlarge": 16}
+TYPES |= {"g6.xlarge": 4, "g6.2xlarge": 8, "m7i.large": 2, "m7i.xlarge": 4, "c7i.xlarge": 4}
 _QUOTAS = {
     "g": ("L-DB2E81BA", "L-3819A6DF"),
     "p": ("L-417A185B", "L-7212CCBC"),
     "m": ("L-1216C47A", "L-34B43A08"),
+    "c": ("L-1216C47A", "L-34B43A08"),
 }
 QUOTA_NAMES = {
     "L-DB2E81BA": "Running On-Demand G and VT instances",

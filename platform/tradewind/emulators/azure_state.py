@@ -25,6 +25,7 @@ SIZES = {
     "Standard_NC64as_T4_v3": Size("Standard NCASv3_T4 Family", 64, 1.57, 4.352),
     "Standard_NC24ads_A100_v4": Size("StandardNCADSA100v4Family", 24, 1.35, 3.673),
     "Standard_ND96isr_H100_v5": Size("standardNDSH100v5Family", 96, 29.5, 98.32),
+    "Standard_D2s_v5": Size("standardDSv5Family", 2, 0.02, 0.096),
     "Standard_D4s_v5": Size("standardDSv5Family", 4, 0.04, 0.192),
     "Standard_D16s_v5": Size("standardDSv5Family", 16, 0.16, 0.768),
 }
