@@ -7,11 +7,11 @@ is heard late of the past makes the days from then on be settled again: the answ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tradewind.cost.history import NodeHistory, PriceHistory
-from tradewind.cost.settle import DAY_MS, Key, Memory, Row, Statement, by_day, statement, stretches
+from tradewind.cost.settle import DAY_MS, Key, Memory, Row, Statement, Stretch, by_day, statement, stretches
 from tradewind.cost.timeline import Timeline
 
 CellKey = tuple[int, str, str, int]  # day, market, job, position in LABELS
@@ -48,6 +48,7 @@ class NodeBook:
     running: list[tuple[int, Statement]] = field(default_factory=list)  # of the last question
     is_closed: bool = False
     closings: int = 0  # how often it was closed: tells whether what is remembered of it still holds
+    steady: tuple[tuple[Stretch, ...], Stretch] | None = None  # today's stretches, and the one that goes on
     _sums: dict[Key, Sums] = field(default_factory=dict)
     _summed: int = 0  # how many of the days are in `_sums`
 
@@ -55,20 +56,19 @@ class NodeBook:
     def settled_until_ms(self) -> int:
         return FOREVER_MS if self.is_closed else (self.days[-1][0] + 1) * DAY_MS if self.days else 0
 
-    @property
-    def cost_uusd(self) -> int:
-        return sum(sums.cost_uusd for sums in self.by_key().values())
-
-    def by_key(self) -> dict[Key, Sums]:
+    def by_key(self) -> Mapping[Key, Sums | Row]:
         """What each label of each job cost, at the last question."""
         for _, rows in self.days[self._summed :]:
             _add_rows(self._sums, rows)
         self._summed = len(self.days)
         if not self.running:
             return self._sums
-        found = {key: replace(sums) for key, sums in self._sums.items()}
+        found: dict[Key, Sums | Row] = dict(self._sums)
         for _, rows in self.running:
-            _add_rows(found, rows)
+            for row in rows:
+                key = (row.job_id, row.label)
+                before = found.get(key)
+                found[key] = row if before is None else _both(before, row)
         return found
 
     def reopen(self, from_day: int) -> list[tuple[int, Statement]]:
@@ -78,8 +78,19 @@ class NodeBook:
         del self.days[keep:]
         if self._summed > keep:
             self._sums, self._summed = {}, 0
-        self.is_closed, self.running = False, []
+        self.is_closed, self.running, self.steady = False, [], None
         return dropped
+
+
+def _both(one: Sums | Row, other: Row) -> Sums:
+    return Sums(
+        one.cost_uusd + other.cost_uusd,
+        one.on_demand_uusd + other.on_demand_uusd,
+        one.duration_ms + other.duration_ms,
+        one.accelerator_ppm_ms + other.accelerator_ppm_ms,
+        one.unpriced_ms + other.unpriced_ms,
+        one.unlisted_ms + other.unlisted_ms,
+    )
 
 
 def _add_rows(to: dict[Key, Sums], rows: Statement) -> None:
@@ -101,12 +112,12 @@ class Books:
     job_ends_ms: Mapping[str, int]
     by_node: dict[str, NodeBook] = field(default_factory=dict)
     now_ms: int = 0
+    heard: dict[str, None] = field(default_factory=dict)  # jobs that told something
     _cells: dict[CellKey, Sums] = field(default_factory=dict)  # of days that are over
     _open: dict[str, NodeBook] = field(default_factory=dict)  # nodes that are not closed
     _by_market: dict[str, list[str]] = field(default_factory=dict)
     _changed: dict[str, int] = field(default_factory=dict)  # launch id -> from when on
     _repriced: dict[str, int] = field(default_factory=dict)  # market -> from when on
-    _heard: dict[str, None] = field(default_factory=dict)  # jobs that told something
     _closings: int = 0
 
     # --- what is heard ------------------------------------------------------------------------------------------
@@ -116,9 +127,6 @@ class Books:
 
     def heard_of_price(self, market: str, from_ms: int) -> None:
         self._repriced[market] = min(from_ms, self._repriced.get(market, from_ms))
-
-    def heard_of_job(self, job_id: str) -> None:
-        self._heard[job_id] = None
 
     # --- what is asked ------------------------------------------------------------------------------------------
 
@@ -152,11 +160,12 @@ class Books:
             self._reopen(book, from_ms)
         for market, from_ms in self._repriced.items():
             self._reopen_all(self._by_market.get(market, ()), from_ms)
-        for job_id in self._heard:
+        for job_id in self.heard:
             changed_ms = self.timelines[job_id].changed_since_asked_ms()
             if changed_ms is not None:
                 self._reopen_all(self.nodes_of_job[job_id], changed_ms)
-        self._changed, self._repriced, self._heard = {}, {}, {}
+        self._changed, self._repriced = {}, {}
+        self.heard.clear()
 
     def _enter(self, launch_id: str, node: NodeHistory) -> NodeBook:
         book = self.by_node[launch_id] = self._open[launch_id] = NodeBook(node)
@@ -178,6 +187,7 @@ class Books:
         self._open[book.node.launch_id] = book
 
     def _advance(self, book: NodeBook, now_ms: int, memory: Memory) -> None:
+        """Settle the days that are over for good, and what there is of the others."""
         node, book.running = book.node, []
         if node.launched_ms is None or node.launched_ms > now_ms:
             return
@@ -187,8 +197,8 @@ class Books:
         is_over = until_ms is not None and until_ms <= now_ms
         # Whether a node that has not joined boots or failed is known at its end: until then, none of its days is over.
         is_fixed = is_over or (node.in_ray_from_ms is not None and node.in_ray_from_ms <= now_ms)
-        from_ms = max(node.launched_ms, book.settled_until_ms)
-        for day, of_day in by_day(stretches(node, from_ms, now_ms, self._queued_until_ms(node))):
+        days = self._days(book, now_ms)
+        for day, of_day in days:
             rows = statement(node, of_day, prices, self.timelines, memory)
             if is_fixed and (is_over or (day + 1) * DAY_MS <= now_ms):
                 book.days.append((day, rows))
@@ -197,7 +207,24 @@ class Books:
                 book.running.append((day, rows))
         if is_over:
             self._closings += 1
-            book.is_closed, book.closings = True, self._closings
+            book.is_closed, book.closings, book.steady = True, self._closings, None
+        elif is_fixed and days and days[-1][0] == now_ms // DAY_MS and self._goes_on(node, now_ms):
+            *before, last = days[-1][1]
+            book.steady = (tuple(before), last)
+
+    def _days(self, book: NodeBook, now_ms: int) -> Sequence[tuple[int, tuple[Stretch, ...]]]:
+        """What is to be settled. While nothing is heard of a node, only the end of its last stretch moves."""
+        if book.steady is not None and book.steady[1][0] // DAY_MS == now_ms // DAY_MS:
+            before, (from_ms, _, claims) = book.steady
+            return ((now_ms // DAY_MS, (*before, (from_ms, now_ms, claims))),)
+        node, book.steady = book.node, None
+        from_ms = max(node.launched_ms or 0, book.settled_until_ms)
+        return list(by_day(stretches(node, from_ms, now_ms, self._queued_until_ms(node))))
+
+    def _goes_on(self, node: NodeHistory, now_ms: int) -> bool:
+        """Nothing is known of it that lies ahead."""
+        known_ms = node.changes[-1][0] if node.changes else 0
+        return node.ended_ms is None and known_ms <= now_ms and not now_ms < self._queued_until_ms(node) < FOREVER_MS
 
     def _queued_until_ms(self, node: NodeHistory) -> int:
         if not node.bought_for:

@@ -13,8 +13,9 @@ from typing import Any
 
 from tradewind.cost.account import Entry, NodeAccount, account_of
 from tradewind.cost.books import Books, CellKey, Sums
+from tradewind.cost.extras import Save
 from tradewind.cost.history import MINIMUM_BILLED_MS, NodeHistory, PriceHistory
-from tradewind.cost.settle import Row
+from tradewind.cost.settle import Row, Statement
 from tradewind.cost.timeline import Timeline
 from tradewind.errors import JobNotFound
 from tradewind.events import (
@@ -48,7 +49,7 @@ class JobHistory:
     tenant: str = "default"
     team: str = ""
     contract: Contract = field(default_factory=Contract)
-    saves: int = 0
+    saves: list[Save] = field(default_factory=list)
     state: JobState = JobState.QUEUED
     submitted_ms: int | None = None
     ended_ms: int | None = None
@@ -107,6 +108,12 @@ class Ledger:
         """All cost by day, market, job and label. A key may come more than once: add them up."""
         self._books.settle(to_ms(now_s))
         return self._books.cells()
+
+    def statements(self, now_s: float) -> Iterator[tuple[NodeHistory, int, Statement]]:
+        """The bill of each node and day (counted from 1970, UTC), in the order in which nodes were asked for."""
+        self._books.settle(to_ms(now_s))
+        for book in self._books.by_node.values():
+            yield from ((book.node, day, rows) for day, rows in (*book.days, *book.running))
 
     def job(self, job_id: str) -> JobHistory:
         if job_id not in self.jobs:
@@ -180,7 +187,7 @@ class Ledger:
         job.name, job.tenant, job.submitted_ms = event.spec.name, event.spec.tenant, to_ms(event.at_s)
         job.team, job.contract = event.spec.team, event.spec.contract
         self.timelines[event.job_id].taught(event.foreign)
-        self._books.heard_of_job(event.job_id)
+        self._books.heard[event.job_id] = None
 
     def _job_changed(self, event: JobStateChanged) -> None:
         job = self._known_job(event.job_id)
@@ -207,7 +214,7 @@ class Ledger:
     def _phase(self, event: PhaseChanged) -> None:
         self._known_job(event.job_id)
         self.timelines[event.job_id].add_phase(to_ms(event.at_s), event.attempt, event.sequence, event.phase)
-        self._books.heard_of_job(event.job_id)
+        self._books.heard[event.job_id] = None
 
     def _steps(self, event: StepCommitted) -> None:
         timeline = self.timelines.get(event.job_id)
@@ -215,8 +222,8 @@ class Ledger:
             self._known_job(event.job_id)
             timeline = self.timelines[event.job_id]
         timeline.add_steps(
-            to_ms(event.began_s),
-            to_ms(event.at_s),
+            round(event.began_s * 1000),  # `to_ms`, without the call
+            round(event.at_s * 1000),
             event.attempt,
             event.sequence,
             event.first_step,
@@ -225,10 +232,14 @@ class Ledger:
         )
         if event.total_steps is not None:
             timeline.total_steps = event.total_steps
-        self._books.heard_of_job(event.job_id)
+        self._books.heard[event.job_id] = None
 
     def _saved(self, event: CheckpointCommitted) -> None:
-        self._known_job(event.job_id).saves += 1
+        job, at_ms = self._known_job(event.job_id), to_ms(event.at_s)
+        scheme = event.path.partition("://")[0] if "://" in event.path else ""
+        nodes = (self.nodes[launch_id] for launch_id in job.nodes)
+        there = {node.offer.market.cloud for node in nodes if node.ended_ms is None or node.ended_ms > at_ms}
+        job.saves.append(Save(at_ms, event.size_bytes, scheme, tuple(sorted(there))))
 
     def _known_job(self, job_id: str) -> JobHistory:
         job = self.jobs.get(job_id)

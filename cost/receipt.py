@@ -10,9 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from tradewind.cost.account import Entry, NodeAccount
+from tradewind.cost.compare import SingleCloud, cheapest_single_cloud
+from tradewind.cost.extras import Estimates, estimate
+from tradewind.cost.figures import Utilisation
 from tradewind.cost.history import WHOLE_PPM
 from tradewind.cost.labels import JOB_LABELS, OVERHEAD, Label
 from tradewind.cost.ledger import JobHistory, Ledger
+from tradewind.cost.outlook import Forecast, forecast, job_rate
 from tradewind.cost.settle import FLEET
 from tradewind.model import Capacity, EndReason
 from tradewind.states import JobState
@@ -91,6 +95,15 @@ class Receipt(Figures):
     attempts: int
     preemptions: int  # nodes that were taken while the job held them
     notices: int  # of these and others, announced
+    team: str = ""
+    budget_uusd: int | None = None
+    rate_uusd_per_h: int = 0  # as it stands now
+    uusd_per_step: int | None = None  # all that was paid, by steps that count; None as above
+    uusd_per_million_samples: int | None = None
+    utilisation: Utilisation | None = None  # of the accelerators that it held
+    single_cloud: SingleCloud | None = None
+    forecast: Forecast | None = None
+    estimates: Estimates = Estimates()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +118,8 @@ class Bill(Figures):
     markets: tuple[MarketLine, ...]
     nodes: tuple[NodeLine, ...]
     rate_uusd_per_h: int  # of the nodes that are billed now
+    utilisation: Utilisation | None = None
+    single_cloud: SingleCloud | None = None
 
 
 def receipt(ledger: Ledger, job_id: str, now_s: float) -> Receipt:
@@ -113,7 +128,9 @@ def receipt(ledger: Ledger, job_id: str, now_s: float) -> Receipt:
     parts = [_part(account, job_id) for account in ledger.job_accounts(job_id, now_s)]
     held = [ledger.nodes[launch_id] for launch_id in job.nodes]
     progress = ledger.timelines[job_id].progress
-    figures = _figures(parts)
+    figures, markets = _figures(parts), _markets(parts)
+    until_ms = min(now_ms, job.ended_ms if job.ended_ms is not None else now_ms)
+    paid_uusd = None if figures.unpriced_nodes else figures.total_uusd
     return Receipt(
         **asdict(figures),
         job_id=job_id,
@@ -122,15 +139,24 @@ def receipt(ledger: Ledger, job_id: str, now_s: float) -> Receipt:
         state=job.state,
         simulated=ledger.simulated,
         from_s=_from_s(job, parts, now_ms),
-        until_s=min(now_ms, job.ended_ms if job.ended_ms is not None else now_ms) / 1000,
+        until_s=until_ms / 1000,
         labels_uusd=_labels(JOB_LABELS, parts),
-        markets=_markets(parts),
+        markets=markets,
         steps=progress.steps,
         recomputed_steps=progress.recomputed_steps,
         samples=progress.samples,
         attempts=progress.attempts,
         preemptions=sum(node.lost_by(job_id, now_ms) for node in held),
         notices=sum(node.noticed(job_id, now_ms) for node in held),
+        team=job.team,
+        budget_uusd=job.contract.budget_uusd,
+        rate_uusd_per_h=job_rate(ledger, job_id, now_s),
+        uusd_per_step=_each(paid_uusd, progress.steps),
+        uusd_per_million_samples=_each(paid_uusd, progress.samples, 1_000_000),
+        utilisation=_utilisation(parts),
+        single_cloud=_single_cloud(markets),
+        forecast=forecast(ledger, job_id, figures.total_uusd, now_s),
+        estimates=estimate(job.saves, until_ms),
     )
 
 
@@ -140,7 +166,7 @@ def bill(ledger: Ledger, now_s: float) -> Bill:
     parts = [(account, account.entries) for account in accounts]
     labels = _labels(tuple(Label), parts)
     overhead_uusd = sum(labels[label] for label in OVERHEAD)
-    figures = _figures(parts)
+    figures, markets = _figures(parts), _markets(parts)
     return Bill(
         **asdict(figures),
         simulated=ledger.simulated,
@@ -150,9 +176,11 @@ def bill(ledger: Ledger, now_s: float) -> Bill:
         jobs_uusd=figures.total_uusd - overhead_uusd,
         overhead_uusd=overhead_uusd,
         jobs=_jobs(ledger, accounts),
-        markets=_markets(parts),
+        markets=markets,
         nodes=tuple(_node_line(account) for account in accounts),
         rate_uusd_per_h=sum(account.price_uusd_per_h or 0 for account in accounts if account.ended_ms is None),
+        utilisation=_utilisation(parts),
+        single_cloud=_single_cloud(markets),
     )
 
 
@@ -202,6 +230,31 @@ def _per_hour(cost_uusd: int, hours: float) -> int | None:
 def _accelerator_hours(account: NodeAccount, entries: Iterable[Entry]) -> float:
     held_ppm_ms = sum(entry.accelerator_ppm_ms for entry in entries)
     return held_ppm_ms * account.accelerators / (WHOLE_PPM * MS_PER_H)
+
+
+def _each(paid_uusd: int | None, count: int, unit: int = 1) -> int | None:
+    return None if paid_uusd is None or count <= 0 else round(paid_uusd * unit / count)
+
+
+def _utilisation(parts: Sequence[Part]) -> Utilisation | None:
+    hours = dict.fromkeys(Label, 0.0)
+    for account, entries in parts:
+        for entry in entries:
+            hours[entry.label] += _accelerator_hours(account, (entry,))
+    paid = sum(hours.values())
+    if paid <= 0:
+        return None
+    held = sum(hours[label] for label in JOB_LABELS)
+    busy = hours[Label.USEFUL] + hours[Label.RECOMPUTED]
+    return Utilisation(held / paid, busy / paid, hours[Label.USEFUL] / paid)
+
+
+def _single_cloud(markets: Sequence[MarketLine]) -> SingleCloud | None:
+    """None too where some of it had no accelerator: machines without one are not compared."""
+    hours: dict[str, float] = {}
+    for line in markets:
+        hours[line.accelerator] = hours.get(line.accelerator, 0.0) + line.accelerator_hours
+    return None if not hours or "" in hours else cheapest_single_cloud(hours)
 
 
 def _labels(labels: Sequence[Label], parts: Iterable[Part]) -> dict[Label, int]:

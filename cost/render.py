@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tradewind.cost.figures import Line, Summary
 from tradewind.cost.labels import Label
 from tradewind.cost.receipt import Bill, Figures, JobLine, MarketLine, NodeLine, Receipt
 from tradewind.units import format_duration, format_usd, uusd_to_usd
@@ -27,6 +28,8 @@ def render_receipt(receipt: Receipt) -> str:
         *_market_lines(receipt.markets, mark),
         "",
         *_figure_lines(receipt, mark),
+        *_compared_lines(receipt, mark),
+        *_job_figure_lines(receipt, mark),
         _progress_line(receipt),
     )
 
@@ -47,6 +50,31 @@ def render_bill(bill: Bill) -> str:
         *_node_lines(bill.nodes, bill.until_s, mark),
         "",
         *_figure_lines(bill, mark),
+        *_compared_lines(bill, mark),
+    )
+
+
+def render_summary(summary: Summary) -> str:
+    """Cost by one of the words in figures.BY."""
+    mark = _mark(summary.simulated)
+    head = (summary.by, f"cost{mark}", "share", "useful", "acc-hours", "per acc-h", "per useful", "saved", "busy")
+    lines = [*summary.lines, summary.total]
+    return _page(
+        f"Cost by {summary.by}{mark}", "", *_table([head, *(_summary_row(line, summary) for line in lines)], left=1)
+    )
+
+
+def _summary_row(line: Line, summary: Summary) -> tuple[str, ...]:
+    return (
+        line.name,
+        _exact(line.cost_uusd) + (" + unpriced" if line.unpriced_s else ""),
+        _percent(line.cost_uusd, summary.total.cost_uusd),
+        _percent(line.labels_uusd.get(Label.USEFUL, 0), line.cost_uusd),
+        _hours(line.accelerator_hours),
+        _maybe(line.paid_uusd_per_accelerator_h),
+        _maybe(line.effective_uusd_per_accelerator_h),
+        _percent(line.saved_uusd, line.on_demand_uusd) if line.saved_uusd is not None and line.on_demand_uusd else "-",
+        f"{line.utilisation.busy:.0%}" if line.utilisation else "-",
     )
 
 
@@ -114,6 +142,41 @@ def _figure_lines(figures: Figures, mark: str) -> list[str]:
     if figures.unpriced_nodes:
         lines.append(f"no price is known for {', '.join(figures.unpriced_nodes)}: the total leaves that time out")
     return lines
+
+
+def _compared_lines(figures: Receipt | Bill, mark: str) -> list[str]:
+    lines = []
+    if figures.single_cloud is not None and not figures.unpriced_nodes:
+        other, total = figures.single_cloud.cost_uusd, figures.total_uusd
+        verdict = f"{format_usd(abs(other - total))} {'more' if other >= total else 'less'} than here"
+        lines.append(f"one cloud  {format_usd(other)} on {figures.single_cloud.cloud} at its cheapest{mark}: {verdict}")
+    if figures.utilisation is not None:
+        use = figures.utilisation
+        lines.append(f"use        {use.allocated:.0%} allocated, {use.busy:.0%} busy, {use.useful:.0%} useful")
+    return lines
+
+
+def _job_figure_lines(receipt: Receipt, mark: str) -> list[str]:
+    lines = []
+    if receipt.uusd_per_million_samples is not None:
+        lines.append(f"samples    {format_usd(receipt.uusd_per_million_samples)} per million{mark}")
+    if receipt.forecast is not None:
+        to_end = receipt.forecast
+        between = f"{format_usd(to_end.low_uusd)} to {format_usd(to_end.high_uusd)}"
+        left = format_duration(max(to_end.ends_at_s - receipt.until_s, 0.0))
+        lines.append(f"forecast   {format_usd(to_end.total_uusd)} in all ({between}), {left} left{mark}")
+    if receipt.budget_uusd is not None:
+        used = _percent(receipt.total_uusd, receipt.budget_uusd)
+        lines.append(f"budget     {format_usd(receipt.budget_uusd)}, {used} used{mark}")
+    data = receipt.estimates
+    if data.storage_uusd or data.egress_uusd:
+        amounts = f"storage {format_usd(data.storage_uusd)}, egress {format_usd(data.egress_uusd)}"
+        lines.append(f"data       {amounts}: estimates, not in the total{mark}")
+    return lines
+
+
+def _maybe(amount_uusd: int | None) -> str:
+    return "-" if amount_uusd is None else format_usd(amount_uusd)
 
 
 def _comparison(figures: Figures, mark: str) -> str:

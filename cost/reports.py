@@ -39,10 +39,21 @@ class Reports:
                 self.late.append((*key, end_ms, first_step, last_step, samples))
             return False
         self._last_key = key
+        for column, value in zip(self.columns, (*key, end_ms, first_step, last_step, samples), strict=True):
+            column.append(value)
+        return True
+
+    def put_next(
+        self, start_ms: int, attempt: int, sequence: int, end_ms: int, first_step: int, last_step: int, samples: int
+    ) -> bool:
+        """`add` of one that begins after all others, which is most of them; False: it does not."""
+        if self._last_key is not None and start_ms <= self._last_key[0]:
+            return False
+        self._last_key = (start_ms, attempt, sequence)
         starts, attempts, sequences, ends, firsts, lasts, sampled = self.columns  # no loop: this runs for every step
-        starts.append(key[0])
-        attempts.append(key[1])
-        sequences.append(key[2])
+        starts.append(start_ms)
+        attempts.append(attempt)
+        sequences.append(sequence)
         ends.append(end_ms)
         firsts.append(first_step)
         lasts.append(last_step)

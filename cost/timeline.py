@@ -39,6 +39,7 @@ _PHASES = tuple(Phase)
 _NO_TIME = (0,) * len(JOB_LABELS)
 
 _MARK_EVERY = 1024  # reports
+_FEW_MARKS = 12  # a shorter story is looked at report by report
 _FEW_SPANS = 12  # up to here, adding spans up is faster than taking the difference of two totals
 
 Totals = tuple[int, ...]  # milliseconds by JOB_LABELS
@@ -208,8 +209,27 @@ class Timeline:
     def add_steps(
         self, began_ms: int, at_ms: int, attempt: int, sequence: int, first_step: int, last_step: int, samples: int
     ) -> None:
-        if last_step >= first_step >= 0:  # an empty report says nothing
-            self._add((began_ms, attempt, sequence), max(at_ms, began_ms), first_step, last_step, samples)
+        if not last_step >= first_step >= 0:  # an empty report says nothing
+            return
+        story = self._story
+        if (  # nearly always: the next steps, in order, while nothing else is waiting. Millions of these are folded
+            story.stepped
+            and first_step > story.highest_step
+            and attempt == story.attempts
+            and story.until_ms <= began_ms < at_ms
+            and story.labels[-1] == _USEFUL
+            and self._changed_ms is not None
+            and self._told == len(self._reports.columns[0])
+            and self._reports.put_next(began_ms, attempt, sequence, at_ms, first_step, last_step, samples)
+        ):
+            story.until_ms, story.highest_step = at_ms, last_step
+            story.steps += last_step - first_step + 1
+            story.samples += samples
+            self._told += 1
+            if self._told % _MARK_EVERY == 0:
+                self._marks.append(story.mark())
+            return
+        self._add((began_ms, attempt, sequence), max(at_ms, began_ms), first_step, last_step, samples)
 
     def between(self, from_ms: int, until_ms: int) -> list[Spell]:
         """What the job did in [from, until): spells that add up to its length."""
@@ -233,6 +253,25 @@ class Timeline:
     def progress(self) -> Progress:
         story = self._up_to_date()
         return Progress(story.steps, story.recomputed_steps, story.samples, story.attempts)
+
+    @property
+    def highest_step(self) -> int:
+        return self._up_to_date().highest_step
+
+    def curve(self) -> list[tuple[int, int]]:
+        """How far it was when: (milliseconds, highest step), oldest first. Of a long story, not every point."""
+        story = self._up_to_date()
+        found = [(mark.until_ms, mark.highest_step) for mark in self._marks if mark.first_ms is not None]
+        if len(found) < _FEW_MARKS:
+            found, highest = [], 0
+            for start_ms, _, _, end_ms, first_step, last_step, _ in self._reports.rows():
+                if first_step >= 0:
+                    found += [] if found else [(start_ms, first_step - 1)]
+                    highest = max(highest, last_step)
+                    found.append((end_ms, highest))
+        elif story.until_ms > found[-1][0]:
+            found.append((story.until_ms, story.highest_step))
+        return found
 
     def taught(self, foreign: bool) -> None:
         """Its submission says whether it is one of ours."""

@@ -69,6 +69,7 @@ class Commits:
             "why": outcome.why,
             "stall_s": outcome.stall_s,
             "write_s": outcome.write_s,
+            "size_bytes": sum(outcome.meta.files.values()) if outcome.meta else 0,
         }
         whole = self._waiting.pop((outcome.attempt, outcome.step), None)
         if whole is not None and not whole.done():

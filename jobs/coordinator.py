@@ -360,6 +360,7 @@ class Coordinator:
                 step=outcome["step"],
                 path=outcome["path"],
                 duration_s=outcome["stall_s"] + outcome["write_s"],
+                size_bytes=outcome.get("size_bytes", 0),
             )
         )
 

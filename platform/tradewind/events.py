@@ -262,6 +262,7 @@ class CheckpointCommitted:
     step: int
     path: str
     duration_s: float
+    size_bytes: int = 0  # 0: not told
     kind: Literal["checkpoint_committed"] = "checkpoint_committed"
 
 

@@ -1,0 +1,176 @@
+"""Figures that people ask for: what was paid, by whom, where and when, and what it bought. Pure; read off the ledger.
+
+A summary adds the ledger's cells up by one of the words in `By`. Its lines add up to its total, to the micro-dollar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal, get_args
+
+from tradewind.cost.books import CellKey, Sums
+from tradewind.cost.history import WHOLE_PPM
+from tradewind.cost.labels import OVERHEAD, Label
+from tradewind.cost.ledger import Ledger
+from tradewind.cost.settle import DAY_MS, FLEET, LABELS, Row
+from tradewind.units import MS_PER_H, to_ms
+
+By = Literal["job", "tenant", "team", "market", "cloud", "day", "label"]
+BY: tuple[By, ...] = get_args(By)
+OVERHEAD_NAME = "(overhead)"  # what no job pays for: booting, queued, idle, failed
+_FIRST_DAY = datetime(1970, 1, 1, tzinfo=UTC)
+# Positions in LABELS.
+_EVERY = tuple(range(len(LABELS)))
+_HELD = tuple(i for i in _EVERY if LABELS[i] not in OVERHEAD)
+_USEFUL = (LABELS.index(Label.USEFUL),)
+_STEPPING = (*_USEFUL, LABELS.index(Label.RECOMPUTED))
+
+
+@dataclass(frozen=True, slots=True)
+class Utilisation:
+    """Of the accelerators that were paid for: what part of their time jobs held them, took steps, took new steps."""
+
+    allocated: float
+    busy: float
+    useful: float
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One group of a summary. None: cannot be said (no accelerator, nothing useful, or a price is unknown)."""
+
+    name: str
+    cost_uusd: int
+    labels_uusd: dict[Label, int]  # they add up to the cost
+    accelerator_hours: float
+    useful_accelerator_hours: float
+    paid_uusd_per_accelerator_h: int | None
+    effective_uusd_per_accelerator_h: int | None
+    on_demand_uusd: int | None  # the same node time at the on-demand list price
+    saved_uusd: int | None
+    utilisation: Utilisation | None
+    unpriced_s: float  # node time without a known price: not in the cost
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    by: By
+    simulated: bool
+    from_s: float | None  # the first day that is in it; None: from the beginning
+    until_s: float
+    lines: tuple[Line, ...]  # days in their order, else the dearest first
+    total: Line
+
+
+def summary(
+    ledger: Ledger, by: By, now_s: float, *, from_s: float | None = None, keep: Callable[[CellKey], bool] | None = None
+) -> Summary:
+    """All cost by `now_s`, or from the day of `from_s` on; of cells that `keep` lets through."""
+    first_day = 0 if from_s is None else to_ms(from_s) // DAY_MS
+    groups: dict[str, _Group] = {}
+    accelerators = {key: offer.accelerator_count * offer.hosts for key, offer in ledger.offers.items()}
+    name_of = _names(ledger, by)
+    for key, sums in ledger.cells(now_s):
+        if key[0] < first_day or (keep is not None and not keep(key)):
+            continue
+        name = name_of(key)
+        group = groups.get(name)
+        if group is None:
+            group = groups[name] = _Group()
+        group.add(key, sums, accelerators[key[1]])
+    lines = [group.line(name) for name, group in groups.items()]
+    total = _Group()
+    for group in groups.values():
+        total.join(group)
+    ordered = sorted(lines, key=(lambda line: line.name) if by == "day" else _dearest_first)
+    return Summary(by, ledger.simulated, from_s, now_s, tuple(ordered), total.line("total"))
+
+
+def day_name(day: int) -> str:
+    return (_FIRST_DAY + timedelta(days=day)).date().isoformat()
+
+
+def _dearest_first(line: Line) -> tuple[bool, int, str]:
+    return (line.name == OVERHEAD_NAME, -line.cost_uusd, line.name)
+
+
+def _names(ledger: Ledger, by: By) -> Callable[[CellKey], str]:
+    if by == "day":
+        days: dict[int, str] = {}
+        return lambda key: days.get(key[0]) or days.setdefault(key[0], day_name(key[0]))
+    if by == "market":
+        return lambda key: key[1]
+    if by == "cloud":
+        return lambda key: key[1].partition("/")[0]
+    if by == "label":
+        return lambda key: LABELS[key[3]]
+    names = _owners(ledger, by)
+    return lambda key: names[key[2]]
+
+
+def _owners(ledger: Ledger, by: By) -> Mapping[str, str]:
+    found = {FLEET: OVERHEAD_NAME}
+    for job in ledger.jobs.values():
+        team = f"{job.tenant}/{job.team}" if job.team else job.tenant
+        found[job.job_id] = {"job": job.job_id, "tenant": job.tenant, "team": team}[by]
+    return found
+
+
+class _Group:
+    """Cells added up by label. Plain lists: a large fleet has tens of thousands of cells."""
+
+    __slots__ = ("costs", "hours", "on_demand", "unlisted_ms", "unpriced_ms")
+
+    def __init__(self) -> None:
+        self.costs = [0] * len(LABELS)
+        self.hours = [0.0] * len(LABELS)  # of accelerators
+        self.on_demand = self.unlisted_ms = self.unpriced_ms = 0
+
+    def add(self, key: CellKey, sums: Sums | Row, accelerators: float) -> None:
+        label = key[3]
+        self.costs[label] += sums.cost_uusd
+        self.on_demand += sums.on_demand_uusd
+        if accelerators:
+            self.hours[label] += sums.accelerator_ppm_ms * accelerators
+        if sums.unlisted_ms:
+            self.unlisted_ms += sums.unlisted_ms
+        if sums.unpriced_ms:
+            self.unpriced_ms += sums.unpriced_ms
+
+    def join(self, other: _Group) -> None:
+        self.costs = [mine + theirs for mine, theirs in zip(self.costs, other.costs, strict=True)]
+        self.hours = [mine + theirs for mine, theirs in zip(self.hours, other.hours, strict=True)]
+        self.on_demand += other.on_demand
+        self.unlisted_ms += other.unlisted_ms
+        self.unpriced_ms += other.unpriced_ms
+
+    def line(self, name: str) -> Line:
+        cost_uusd = sum(self.costs)
+        hours, useful = self._hours(_EVERY), self._hours(_USEFUL)
+        on_demand = None if self.unlisted_ms else self.on_demand
+        return Line(
+            name=name,
+            cost_uusd=cost_uusd,
+            labels_uusd={label: cost for label, cost in zip(LABELS, self.costs, strict=True) if cost},
+            accelerator_hours=hours,
+            useful_accelerator_hours=useful,
+            paid_uusd_per_accelerator_h=self._per_hour(hours),
+            effective_uusd_per_accelerator_h=self._per_hour(useful),
+            on_demand_uusd=on_demand,
+            saved_uusd=None if on_demand is None or self.unpriced_ms else on_demand - cost_uusd,
+            utilisation=self._utilisation(hours, useful),
+            unpriced_s=self.unpriced_ms / 1000,
+        )
+
+    def _hours(self, labels: Iterable[int]) -> float:
+        return sum(self.hours[label] for label in labels) / (WHOLE_PPM * MS_PER_H)
+
+    def _per_hour(self, hours: float) -> int | None:
+        return round(sum(self.costs) / hours) if hours > 0 and not self.unpriced_ms else None
+
+    def _utilisation(self, hours: float, useful: float) -> Utilisation | None:
+        if hours <= 0:
+            return None
+        return Utilisation(self._hours(_HELD) / hours, self._hours(_STEPPING) / hours, useful / hours)
