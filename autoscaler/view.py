@@ -125,10 +125,6 @@ class View:
     now_s: float
     settings: LoopSettings
     nodes: tuple[NodeView, ...] = ()  # alive by the log; without heads
-    heads: tuple[NodeView, ...] = ()  # likewise: what Ray's head runs on
-    head_silent_s: float | None = None  # how long nothing was heard of its agent; None: it has not spoken yet
-    jobs_left_s: float | None = None  # how long there has been no job for the cell; None: there is one
-    elsewhere: tuple[NodeRecord, ...] = ()  # alive, and not in `nodes`: other cells and heads. Limits count them
     snapshot: RaySnapshot | None = None  # None: the head does not answer, so nothing is known of demand
     demand: Demand = field(default_factory=Demand)
     offers: tuple[Offer, ...] = ()
@@ -143,6 +139,10 @@ class View:
     knowledge: Knowledge | None = None  # of markets; None: list prices are all that is known
     quotes: Quotes = field(default_factory=dict)  # prices of the last minutes
     withheld: tuple[Hold, ...] = ()  # what is asked for and not planned for: its tenant is at a limit
+    heads: tuple[NodeView, ...] = ()  # likewise: what Ray's head runs on
+    head_silent_s: float | None = None  # how long nothing was heard of its agent; None: it has not spoken yet
+    jobs_left_s: float | None = None  # how long there has been no job for the cell; None: there is one
+    elsewhere: tuple[NodeRecord, ...] = ()  # alive, and not in `nodes`: other cells and heads. Limits count them
 
     def resources_of(self, offer: Offer) -> dict[str, float]:
         """What a node of this offer will bring. What one really brought is believed more than the catalogue:
