@@ -17,7 +17,7 @@ import pytest
 from tradewind.certificates import Authority
 from tradewind.errors import NotFound, RayError, Transient
 from tradewind.node.boot import Boot
-from tradewind.node.boot_plan import BootPlan
+from tradewind.node.boot_plan import TOLD, BootPlan
 from tradewind.node.desk_server import desk_app, open_desk
 from tradewind.node.folder_secrets import FolderSecrets
 from tradewind.node.join_desk import JoinDesk
@@ -69,7 +69,7 @@ def test_a_secret_that_cannot_be_read_is_told_on_the_console(
     machine: StayingMachine, plan: BootPlan, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     FolderSecrets(tmp_path / "s").put("tradewind/f/c/node", "not JSON")
-    assert Boot(plan, machine).run() == 1
+    assert Boot(plan, machine).run() == TOLD
     assert "TRADEWIND BOOT FAILED: secret tradewind/f/c/node: is not JSON with ray_token" in caplog.text
     assert len(machine.ends) == 1
     assert not (machine.folder / "up").exists()
@@ -84,7 +84,7 @@ def test_a_refused_node_says_so_on_its_console_and_at_the_desk(
     desk = JoinDesk(CA, replace(versions_here(), ray="2.61.0"), time.time)
     (machine.folder / "boot.log").write_text("the log so far\n")
     with open_desk(desk_app(desk, TOKEN), "127.0.0.8", Tls(tmp_path / "c", tmp_path / "k")) as server:
-        assert Boot(replace(plan, join_url=server.url), machine).run() == 1
+        assert Boot(replace(plan, join_url=server.url), machine).run() == TOLD
     wrong = f"ray {versions_here().ray} on the node, 2.61.0 on the head"
     assert f"TRADEWIND BOOT FAILED: refused by the head: {wrong}" in caplog.text
     [(launch_id, why)] = desk.reports()
@@ -98,7 +98,7 @@ def test_what_nobody_thought_of_ends_the_machine_too(
     machine: StayingMachine, plan: BootPlan, caplog: pytest.LogCaptureFixture
 ) -> None:
     strange = replace(plan, endpoints={"address": "127.0.0.9", "secrets": "file:///dev/null/x"})
-    assert Boot(strange, machine).run() == 1
+    assert Boot(strange, machine).run() == TOLD
     assert "TRADEWIND BOOT FAILED: [Errno 20] Not a directory" in caplog.text
     assert len(machine.ends) == 1
 

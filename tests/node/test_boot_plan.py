@@ -17,7 +17,7 @@ from tradewind.autoscaler.providers.base import LaunchSpec
 from tradewind.certificates import Authority
 from tradewind.errors import ConfigError, InvalidRequest
 from tradewind.model import Capacity, Market, Offer
-from tradewind.node.boot_plan import MAX_BYTES, BootPlan, failure_in, user_data
+from tradewind.node.boot_plan import MAX_BYTES, TOLD, BootPlan, failure_in, user_data
 from tradewind.node.plans import CellBoot, head_plan, worker_plan
 
 CA = Authority.make("cell", 1_800_000_000.0)
@@ -161,6 +161,38 @@ def test_an_interpreter_that_has_both_is_found(tmp_path: Path) -> None:
     assert (status, console.strip()) == (0, "found by name: -m tradewind.node boot --plan plan.json")
 
 
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        ("exit 0", ""),
+        (f"exit {TOLD}", ""),  # it has said why itself
+        ("exit 1", "the node's process ended with status 1"),  # it could not even be imported
+        ("kill -9 $$", "the node's process ended with status 137"),
+    ],
+)
+def test_a_machine_whose_node_was_killed_ends_too(end: str, why: str, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/bash\n[ "$1" = -c ] && exit 0\n{end}\n')
+    python.chmod(0o755)
+    _, console = run_script(replace(PLAN, python=str(python)), tmp_path)
+    assert failure_in(console) == why
+    assert (tmp_path / "shut-down").exists() is bool(why)
+
+
+def test_a_machine_that_goes_down_tells_its_node(tmp_path: Path) -> None:
+    """The node's process gets the signal that the shell gets, and is waited for."""
+    python = tmp_path / "python"
+    python.write_text(
+        '#!/bin/bash\n[ "$1" = -c ] && exit 0\ntrap "sleep 0.3; echo cleaned up; exit 0" TERM\n'
+        "kill -TERM $PPID\nwhile true; do sleep 0.1; done\n"
+    )
+    python.chmod(0o755)
+    status, console = run_script(replace(PLAN, python=str(python)), tmp_path)
+    assert "cleaned up" in console
+    assert status == 0
+    assert not (tmp_path / "shut-down").exists()
+
+
 def test_a_plan_that_cannot_be_read_ends_the_machine(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text('{"fleet": "f"}')
     (tmp_path / "shutdown").write_text('#!/bin/bash\necho "$@" > "$TRADEWIND_NODE_DIR/shut-down"\n')
@@ -168,7 +200,7 @@ def test_a_plan_that_cannot_be_read_ends_the_machine(tmp_path: Path) -> None:
     env = {**os.environ, "TRADEWIND_NODE_DIR": str(tmp_path / "n"), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     command = [sys.executable, "-m", "tradewind.node", "boot", "--plan", str(tmp_path / "plan.json")]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    assert done.returncode == TOLD
     assert "cell" in failure_in(done.stdout)
     assert (tmp_path / "n" / "shut-down").exists()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tradewind.errors import TradewindError
 from tradewind.node.boot import Boot
-from tradewind.node.boot_plan import FAILED, BootPlan
+from tradewind.node.boot_plan import FAILED, TOLD, BootPlan
 from tradewind.node.machine import Machine
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     except (OSError, TradewindError) as error:
         logging.getLogger(__name__).error("%s: %s", FAILED, error)
         machine.shut_down()
-        return 1
+        return TOLD
     boot = Boot(plan, machine)
     signal.signal(signal.SIGTERM, lambda *_: boot.stop.set())
     signal.signal(signal.SIGINT, lambda *_: boot.stop.set())

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tradewind.errors import ConfigError, Problem, ProviderError, TradewindError
-from tradewind.node.boot_plan import FAILED, BootPlan
+from tradewind.node.boot_plan import FAILED, TOLD, BootPlan
 from tradewind.node.desk_client import DeskClient
 from tradewind.node.guard import Up, stand_guard
 from tradewind.node.join_desk import BootReport
@@ -37,21 +37,22 @@ class Boot:
     desk: DeskClient | None = None
 
     def run(self) -> int:
-        """Until the node ends. The exit status; the machine is shutting down then."""
+        """Until the node ends. The exit status; the machine is shutting down then, unless it was told to stop."""
         try:
             up = self._bring_up()
             (self.machine.folder / "up").touch()  # the timer in the user-data looks for it
+            log.info("%s is up", self.plan.launch_id)
+            self._tell(BootReport(self.plan.launch_id, log=boot_log(self.machine.folder)))
+            reason = stand_guard(up, self.stop)
         except Exception as error:  # whatever it is: a machine that is no node must end, and say why
             self._fail(error)
-            return 1
+            return TOLD
+        if not reason:
+            return 0
+        log.error("%s: %s", ENDS, reason)
         self._tell(BootReport(self.plan.launch_id, log=boot_log(self.machine.folder)))
-        log.info("%s is up", self.plan.launch_id)
-        reason = stand_guard(up, self.stop)
-        if reason:
-            log.error("%s: %s", ENDS, reason)
-            self._tell(BootReport(self.plan.launch_id, log=f"{boot_log(self.machine.folder)}\n{reason}"))
-            self.machine.shut_down()
-        return 0
+        self.machine.shut_down()
+        return TOLD
 
     def _bring_up(self) -> Up:
         plan = self.plan

@@ -20,6 +20,7 @@ from tradewind.errors import ConfigError, InvalidRequest, Problem
 
 Role = Literal["head", "worker"]
 FAILED = "TRADEWIND BOOT FAILED"  # what to look for in a console
+TOLD = 75  # exit status of a node that has said why it ends, and has shut down
 MAX_BYTES = 16 * 1024  # AWS; the others take more
 DEFAULT_INSTALL = f"tradewind=={__version__}"
 
@@ -81,6 +82,7 @@ def user_data(plan: BootPlan) -> str:
     told = replace(plan, setup=())  # they stand in the script itself
     text = _SCRIPT.format(
         failed=FAILED,
+        told=TOLD,
         title=_comment(f"{plan.role} {plan.launch_id} of {plan.fleet}/{plan.cell}"),
         # One line of JSON cannot be the line that ends the text, whatever stands in it.
         plan=told.to_json(),
@@ -109,7 +111,7 @@ def _comment(text: str) -> str:
 
 # The timer is armed first: whatever hangs after it, nobody pays for the machine for long. Its mark is the file `up`,
 # which the node writes once Ray runs. Output goes to the machine's console: cloud-init and Google's startup scripts
-# run with their output on it.
+# run with their output on it. The shell stays: should the node's process be killed, it ends the machine.
 _SCRIPT = """#!/bin/bash
 # Tradewind: {title}
 set -u
@@ -161,5 +163,13 @@ if ! has "$python"; then
   echo "tradewind: installing with $python"
   "$python" -m pip install --quiet --disable-pip-version-check {install} || fail "cannot install tradewind with $python"
 fi
-exec "$python" -m tradewind.node boot --plan plan.json
+"$python" -m tradewind.node boot --plan plan.json &
+node=$!
+trap 'kill -TERM "$node"' TERM INT
+status=0
+while kill -0 "$node" 2> /dev/null; do wait "$node"; status=$?; done
+case $status in
+  0|{told}) ;;
+  *) fail "the node's process ended with status $status" ;;
+esac
 """

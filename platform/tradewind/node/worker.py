@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 
 from tradewind.autoscaler.ray_snapshot import DrainReason, RayNode
 from tradewind.autoscaler.ray_state import RayState
@@ -21,6 +20,7 @@ from tradewind.node.machine import Machine
 from tradewind.node.patience import keep_trying
 from tradewind.node.ray_node import NodeFiles, alone, check_temp_folder, ray_command, ray_env, start_ray
 from tradewind.node.versions import versions_here
+from tradewind.node.watch import Watcher, source_of
 
 log = logging.getLogger(__name__)
 
@@ -75,10 +75,8 @@ class Worker:
         """The cloud's notices become drains of this node. The local cloud tells its notices by its listing."""
         if self.plan.cloud == "local":
             return {}
-        watch = import_module("tradewind.node.watch")
         drain = Drain(state, self.plan.launch_id, self.tpu_env.get("TPU_WORKER_ID", ""))
-        source = watch.source_of(self.plan.cloud, self.plan.endpoints)
-        watcher = watch.Watcher(source, drain, is_idle=drain.is_done)
+        watcher = Watcher(source_of(self.plan.cloud, self.plan.endpoints), drain, is_idle=drain.is_done)
         thread = threading.Thread(target=watcher.run, args=(self.stop,), name="notice-watcher", daemon=True)
         thread.start()
         return {"notice watcher": thread}

@@ -1,0 +1,117 @@
+"""The guard over a node that is up, with any process in Ray's place."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tradewind.certificates import DAY_S, Authority, Identity, renew_at_s
+from tradewind.errors import RayError
+from tradewind.node.boot_plan import BootPlan
+from tradewind.node.guard import Up, stand_guard
+from tradewind.node.ray_node import NodeFiles
+
+CA = Authority.make("cell", time.time())
+
+
+def identity(life_s: float = 90 * DAY_S, since_s: float = 0.0) -> Identity:
+    return CA.identity(["127.0.0.9"], time.time() - since_s, life_s)
+
+
+def plan(**more: object) -> BootPlan:
+    given = {
+        "head_address": "127.0.0.8:1",
+        "join_url": "https://127.0.0.8:1",
+        "role": "worker",
+        "dead_man_s": 0.2,
+        **more,
+    }
+    return BootPlan("f", "c", "n1", "local", "here", secret="s", ca_pem=CA.cert_pem, **given)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    files = NodeFiles(tmp_path)
+    first = identity()
+    files.write_identity(first)
+    files.ray_log.write_text("last words\n")
+    ray = subprocess.Popen(["sleep", "600"])
+    yield Up(plan(), files, ray, first.cert_pem, answers=lambda: True, renew=lambda: None)
+    ray.kill()
+    ray.wait()
+
+
+def test_it_stays_while_its_head_answers_and_ends_with_ray_when_told(up: Up) -> None:
+    stop, looks = threading.Event(), []
+
+    def answers() -> bool:
+        looks.append(1)
+        if len(looks) == 20:  # ten times its patience
+            stop.set()
+        return True
+
+    up.answers = answers
+    assert stand_guard(up, stop) == ""
+    assert up.ray.poll() is not None
+
+
+def test_it_ends_when_its_head_is_gone(up: Up) -> None:
+    up.answers = lambda: False
+    assert stand_guard(up, threading.Event()).startswith("its head has not answered")
+    assert up.ray.poll() is not None
+
+
+def test_it_ends_when_ray_has_ended(up: Up) -> None:
+    up.ray.kill()
+    assert stand_guard(up, threading.Event()) == "Ray has ended with status -9: last words"
+
+
+def test_it_ends_when_a_part_of_it_has_stopped(up: Up) -> None:
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    thread.join()
+    up.threads = {"notice watcher": thread}
+    assert stand_guard(up, threading.Event()) == "its notice watcher has stopped"
+
+
+def test_a_head_with_jobs_outlasts_its_controller(up: Up) -> None:
+    """Asked only when it would go otherwise."""
+    stop, asked = threading.Event(), []
+
+    def is_busy() -> bool:
+        asked.append(time.monotonic())
+        if len(asked) == 8:
+            stop.set()
+        return True
+
+    up.plan, up.answers, up.is_busy = plan(role="head", dead_man_s=0.05), lambda: False, is_busy
+    assert stand_guard(up, stop) == ""
+
+
+def test_a_certificate_is_renewed_in_time_and_tried_again(up: Up) -> None:
+    old = identity(since_s=61 * DAY_S)
+    up.files.write_identity(old)
+    stop, tries = threading.Event(), []
+
+    def renew() -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise RayError("the desk does not answer")
+        up.files.write_identity(identity())
+        stop.set()
+
+    up.renew = renew
+    assert stand_guard(up, stop) == ""
+    assert len(tries) == 3
+    assert renew_at_s(up.files.cert.read_text()) > time.time() + 50 * DAY_S
+
+
+def test_it_ends_before_the_certificate_that_ray_holds(up: Up) -> None:
+    """New files do not help the processes that run: they never read them again."""
+    up.first_cert_pem = identity(life_s=3600).cert_pem
+    assert "certificate" in stand_guard(up, threading.Event())
