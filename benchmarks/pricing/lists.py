@@ -1,8 +1,8 @@
-"""Price lists in CSV, one row a type and zone (the layout of SkyPilot's catalogue) -> our own lists. Pure but for reading.
+"""Price lists in CSV, one row a type and zone (the layout of SkyPilot's catalogue) -> our own lists.
 
-    python benchmarks/pricing/lists.py FOLDER OUT      makes the built-in lists (cost/data) from aws.csv, gcp.csv, azure.csv
+    python benchmarks/pricing/lists.py FOLDER OUT     from aws.csv, gcp.csv, azure.csv (the built-in ones: cost/data)
 
-Traps of that layout: an empty price is unknown; GCP's machines and accelerators have rows of their own, which are summed;
+Traps of that layout: an empty price is unknown; GCP's machines and accelerators have rows of their own, and are summed;
 a TPU's row has no machine at all; Azure knows no zones, so the region stands for them.
 """
 

@@ -5,11 +5,16 @@ Needs no fleet and no account; only `refresh` talks to the clouds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tradewind.cli_base import Options, parse_duration
+
+if TYPE_CHECKING:
+    from tradewind.cost.catalog_refresh import PriceFeed
 
 _SHOW = "show"
 
@@ -90,3 +95,38 @@ def _folder(options: Options) -> Path:
 
     home = Path(options.home).expanduser().absolute() if options.home else Settings.from_env().home
     return home / FOLDER
+
+
+@catalog.command()
+@click.option("--cloud", "clouds", multiple=True, metavar="NAME", help="Only this one; may be repeated.")
+@click.pass_obj
+def refresh(options: Options, clouds: tuple[str, ...]) -> None:
+    """Newer prices, from the clouds themselves.
+
+    AWS and Google want credentials, Azure wants none. A cloud that does not answer keeps the list that it has.
+    """
+    import time
+
+    from tradewind.cost import catalog as catalogs
+    from tradewind.cost.catalog_refresh import refresh as refreshed
+
+    folder = _folder(options)
+    found = refreshed(folder, catalogs.load(folder), _feeds(clouds), time.time())
+    for each in found:
+        click.echo(each.text, err=each.error is not None)
+        if each.error is not None and each.error.hint:
+            click.echo(f"Hint: {each.error.hint}", err=True)
+    if any(each.error for each in found):
+        raise click.exceptions.Exit(1)
+
+
+def _feeds(clouds: tuple[str, ...]) -> list[PriceFeed]:
+    from tradewind.cost.catalog_aws import AwsFeed
+    from tradewind.cost.catalog_azure import AzureFeed
+    from tradewind.cost.catalog_gcp import GcpFeed
+
+    makers: dict[str, Callable[[], PriceFeed]] = {"aws": AwsFeed, "azure": AzureFeed, "gcp": GcpFeed}
+    unknown = [cloud for cloud in clouds if cloud not in makers]
+    if unknown:
+        raise click.BadParameter(f"{unknown[0]!r}; known are {', '.join(makers)}", param_hint="--cloud")
+    return [make() for cloud, make in makers.items() if not clouds or cloud in clouds]

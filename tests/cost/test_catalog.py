@@ -138,8 +138,8 @@ def test_every_mistake_in_a_list_is_told_with_its_line(tmp_path: Path) -> None:
 
 
 def test_missing_file_and_missing_source_are_told(tmp_path: Path) -> None:
+    (tmp_path / "other.csv").write_text("type,t,,0,1,2,8,,\n")
     with pytest.raises(ConfigError, match="there must be one line source"):
-        (tmp_path / "other.csv").write_text("type,t,,0,1,2,8,,\n")
         catalog.load(tmp_path / "other.csv")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="cannot be read"):
