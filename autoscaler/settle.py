@@ -25,7 +25,7 @@ from tradewind.events import (
     NodeLaunched,
     NoticeReceived,
 )
-from tradewind.model import EndReason
+from tradewind.model import EndReason, Role
 from tradewind.states import NodeState, is_alive
 from tradewind.units import format_duration
 
@@ -118,7 +118,8 @@ def _settle_listed(node: NodeRecord, cloud: CloudNode, question: Question) -> Se
         at_s, deadline_s = question.now_s, cloud.notice_deadline_s
         events.append(NoticeReceived(at_s=at_s, launch_id=node.launch_id, deadline_s=deadline_s))
     ray = question.ray.get(node.launch_id)
-    if state is NodeState.BOOTING and ray is not None and ray.is_alive:
+    joins = node.role is Role.WORKER  # a head is ready when its agent has spoken
+    if joins and state is NodeState.BOOTING and ray is not None and ray.is_alive:
         events.append(NodeJoined(at_s=question.now_s, launch_id=node.launch_id, ray_node_id=ray.ray_node_id))
     again = (node.launch_id,) if state is NodeState.TERMINATING and cloud.state in _LIVING else ()
     return Settlement(tuple(events), terminate=again)

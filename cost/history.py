@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tradewind.model import EndReason, Offer
+from tradewind.model import EndReason, Offer, Role
 
 WHOLE_PPM = 1_000_000  # shares of a node are counted in millionths, so that they stay whole numbers
 # A killed node's holdings may be seen to end before its loss is: a job that let go this shortly before lost it too.
@@ -65,6 +65,7 @@ class NodeHistory:
     ended_ms: int | None = None
     end: EndReason | None = None
     instance_id: str = ""
+    role: Role = Role.WORKER
     bought_for: tuple[str, ...] = ()  # jobs
     changes: list[tuple[int, str, Held | None]] = field(default_factory=list)  # (at, job, holds from then on)
 

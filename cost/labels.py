@@ -18,8 +18,9 @@ class Label(StrEnum):
     QUEUED = "queued"  # in Ray, bought for jobs of which none has taken anything yet: it waits for the rest of a gang
     IDLE = "idle"  # in Ray, held by no job; and what a cloud bills beyond a node's end, as the least that it bills
     FAILED = "failed"  # billed, and gone without ever having joined Ray
+    PLATFORM = "platform"  # the heads of cells: no job could run without them
 
 
 # These are the fleet's: no job pays for them. All others are always some job's.
-OVERHEAD = (Label.BOOTING, Label.QUEUED, Label.IDLE, Label.FAILED)
+OVERHEAD = (Label.BOOTING, Label.QUEUED, Label.IDLE, Label.FAILED, Label.PLATFORM)
 JOB_LABELS = tuple(label for label in Label if label not in OVERHEAD)

@@ -141,7 +141,8 @@ class Ledger:
     def _requested(self, event: LaunchRequested) -> None:
         offer = self._one_offer.setdefault(event.offer, event.offer)
         minimum_ms = self.minimum_ms.get(offer.market.cloud, 0)
-        self.nodes.setdefault(event.launch_id, NodeHistory(event.launch_id, offer, to_ms(event.at_s), minimum_ms))
+        node = NodeHistory(event.launch_id, offer, to_ms(event.at_s), minimum_ms, role=event.role)
+        self.nodes.setdefault(event.launch_id, node)
         self.offers[offer.market.key] = offer
         self._books.heard_of_node(event.launch_id)
 

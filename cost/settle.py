@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tradewind.cost.history import ALL, NOTHING, WHOLE_PPM, Held, NodeHistory, PriceHistory, Tenure
 from tradewind.cost.labels import JOB_LABELS, OVERHEAD, Label
 from tradewind.cost.timeline import Timeline
-from tradewind.model import Capacity, Offer
+from tradewind.model import Capacity, Offer, Role
 from tradewind.units import MS_PER_H, split_uusd
 
 FLEET = ""  # stands for a job id where no job pays
@@ -23,8 +23,8 @@ DAY_MS = 24 * MS_PER_H
 Key = tuple[str, int]  # job, and position in LABELS (a number, because hashing an enum a million times takes long)
 Pieces = Sequence[tuple[int, int, int | None]]  # stretches of time without gaps: from, until, price
 LABELS = JOB_LABELS + OVERHEAD
-_BOOTING, _QUEUED, _IDLE, _FAILED = (
-    LABELS.index(label) for label in (Label.BOOTING, Label.QUEUED, Label.IDLE, Label.FAILED)
+_BOOTING, _QUEUED, _IDLE, _FAILED, _PLATFORM = (
+    LABELS.index(label) for label in (Label.BOOTING, Label.QUEUED, Label.IDLE, Label.FAILED, Label.PLATFORM)
 )
 _AS_IT_TELLS = -1  # in the place of a label: the job's timeline gives it
 
@@ -115,6 +115,10 @@ def stretches(node: NodeHistory, from_ms: int, now_ms: int, queued_until_ms: int
     over = ended_ms is not None and ended_ms <= now_ms
     until_ms = now_ms if billed_until_ms is None or not over else min(now_ms, billed_until_ms)
     lived_until_ms = min(until_ms, ended_ms) if over and ended_ms is not None else until_ms
+    if node.role is Role.HEAD:
+        if until_ms > from_ms:
+            yield max(from_ms, node.launched_ms), until_ms, (Claim(FLEET, _PLATFORM, ALL),)
+        return
     joined_ms = node.in_ray_from_ms
     never = joined_ms is None or joined_ms > lived_until_ms
     boots_until_ms = until_ms if never or joined_ms is None else max(joined_ms, node.launched_ms)

@@ -66,7 +66,8 @@ def _why_given_up(view: View, settings: HeadSettings, head: NodeRecord) -> str:
 
 
 def _launch(view: View, settings: HeadSettings) -> list[Action]:
-    offers = sorted((o for o in settings.offers or view.offers if fits_head(o, settings)), key=_price)
+    fitting = settings.offers or [offer for offer in view.offers if fits_head(offer, settings)]
+    offers = sorted(fitting, key=_price)
     blocked = {o.market.key: b for o in offers if (b := view.memory.block_of(o, view.now_s)) is not None}
     closed = [f"{key}: {block.describe(view.now_s)}" for key, block in blocked.items()]
     usable = [

@@ -41,7 +41,6 @@ from tradewind.api import (
 )
 from tradewind.autoscaler.actions import Plan
 from tradewind.autoscaler.fleet import FleetState, JobRecord
-from tradewind.autoscaler.providers.local_processes import write_atomically
 from tradewind.autoscaler.view import View
 from tradewind.cells.cell import Cell, survived
 from tradewind.cells.options import option_of
@@ -50,6 +49,7 @@ from tradewind.cost.receipt import Bill, Receipt, bill, receipt
 from tradewind.errors import ConfigError, ControllerError, JobError, Problem, Unsupported
 from tradewind.events import KINDS, ControllerStarted, ControllerStopped, JobPlaced, JobStateChanged, JobSubmitted
 from tradewind.forecast_view import ForecastDesk, Question
+from tradewind.job_logs import JobLogs
 from tradewind.journal import Journal
 from tradewind.logfile import read_chunk, tail_offset
 from tradewind.model import JobSpec
@@ -119,7 +119,9 @@ class Controller:
             self._route()
         cell.tick()
         with survived():
-            self._keep_logs(cell)
+            with self.journal.reading():
+                jobs = list(cell.fleet.jobs.values())
+            self._logs.keep_ended(jobs)
 
     def _route(self) -> None:
         with self._routing:
@@ -127,13 +129,19 @@ class Controller:
             with self.journal.reading() as (fleet, _):
                 jobs = fleet.open_jobs
             events = self.router.step(jobs, options, self._now_s())
-            by_id = {job.job_id: job for job in jobs}
-            self._keep_parts([by_id[event.job_id] for event in events if isinstance(event, JobPlaced)])
+            placed = {event.job_id for event in events if isinstance(event, JobPlaced)}
+            for job in jobs:
+                if job.job_id in placed:
+                    self._logs.keep_part(job)
             self.journal.record(*events)
 
     def _now_s(self) -> float:
         """By the clock of the loops."""
         return next(iter(self.cells.values())).loop.clock.now_s()
+
+    @property
+    def _logs(self) -> JobLogs:
+        return JobLogs(self.logs_path, self.cells)
 
     def _wake(self) -> None:
         for cell in self.cells.values():
@@ -210,47 +218,12 @@ class Controller:
             with self.journal.reading() as (fleet, _):
                 job = _find(fleet, job_id)
             over = is_over(job.state)
-            text = io.BytesIO(self._log_bytes(job))
+            text = io.BytesIO(self._logs.read(job))
             start = offset if tail is None else tail_offset(text, tail)
             chunk = read_chunk(text, start, over=over)
             if chunk.text or over or time.monotonic() >= until_s or self._closing.is_set():
                 return chunk
             time.sleep(LOG_POLL_S)
-
-    def _log_bytes(self, job: JobRecord) -> bytes:
-        kept = self.logs_path / f"{job.job_id}.log"
-        return kept.read_bytes() if kept.exists() else self._parts(job) + self._printed(job)
-
-    def _printed(self, job: JobRecord) -> bytes:
-        """In the cell where it is, or was last."""
-        cell = self._cell_of(job)
-        if cell is None or not cell.head.alive:
-            return b""
-        return cell.agent.logs(submission_of(job)).encode(errors="replace")
-
-    def _parts(self, job: JobRecord) -> bytes:
-        """What it printed in the cells that it has left."""
-        parts = (self.logs_path / f"{job.job_id}.part{number}" for number in range(1, job.placements))
-        return b"".join(part.read_bytes() for part in parts if part.exists())
-
-    def _keep_parts(self, leaving: Sequence[JobRecord]) -> None:
-        for job in leaving:
-            if job.placements:
-                with survived():
-                    self._keep(f"{job.job_id}.part{job.placements}", self._printed(job))
-
-    def _keep_logs(self, cell: Cell) -> None:
-        """What a job printed outlives the Ray cluster that ran it."""
-        with self.journal.reading():
-            over = [job for job in cell.fleet.jobs.values() if is_over(job.state)]
-        for job in over:
-            if not (self.logs_path / f"{job.job_id}.log").exists():
-                with survived():
-                    self._keep(f"{job.job_id}.log", self._parts(job) + self._printed(job))
-
-    def _keep(self, name: str, text: bytes) -> None:
-        self.logs_path.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.logs_path / name, text.decode(errors="replace"))
 
     # --- views ---------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from tradewind.api import (
+    CellInfo,
     DecisionLine,
     DemandLine,
     EventLine,
@@ -79,18 +80,29 @@ def step_text(job: JobInfo) -> str:
 def nodes_table(nodes: Sequence[NodeInfo], width: int = WIDTH) -> str:
     if not nodes:
         return "No nodes. They are bought when a job asks for them."
+    several = len({node.cell for node in nodes}) > 1
     rows = [
         (
             node.launch_id,
             node.end or node.state,
+            *((node.cell,) if several else ()),
             f"{node.cloud}/{node.zone}",
             f"{node.instance_type} {'spot' if node.capacity == 'spot' else 'od'}{hosts_text(node.hosts)}",
             "?" if node.price_uusd_per_h is None else format_usd(node.price_uusd_per_h),
-            ",".join(node.jobs) or node.detail or node.reason,
+            ("head; " if node.role == "head" else "") + (",".join(node.jobs) or node.detail or node.reason),
         )
         for node in nodes
     ]
-    return table(("NODE", "STATE", "ZONE", "TYPE", ">PER HOUR", "FOR"), rows, width)
+    cell = ("CELL",) if several else ()
+    return table(("NODE", "STATE", *cell, "ZONE", "TYPE", ">PER HOUR", "FOR"), rows, width)
+
+
+def cells_table(cells: Sequence[CellInfo], width: int = WIDTH) -> str:
+    rows = [
+        (cell.cell, cell.head, cell.head_node or "-", str(cell.nodes), str(cell.jobs), cell.ray_address)
+        for cell in cells
+    ]
+    return table(("CELL", "HEAD", "HEAD NODE", ">NODES", ">JOBS", "RAY"), rows, width)
 
 
 def status_screen(status: FleetStatus, width: int = WIDTH) -> str:
@@ -104,13 +116,19 @@ def status_screen(status: FleetStatus, width: int = WIDTH) -> str:
         head.append(f"Ray {status.ray_address}" + (f"  {status.dashboard_url}" if status.dashboard_url else ""))
     if status.dry_run:
         head.append("Dry run: nothing is launched or ended; `tradewind why now` tells what would be")
-    parts = ["\n".join(head), jobs_table(status.jobs, width), nodes_table(status.nodes, width)]
+    parts = ["\n".join(head), *([cells_table(status.cells, width)] if _has_cells(status) else [])]
+    parts += [jobs_table(status.jobs, width), nodes_table(status.nodes, width)]
     if status.demand:
         parts.append("\n".join(["Asked for:", *(f"  {demand_text(line)}" for line in status.demand)]))
     if status.decisions:
         shown = [_cut(f"  {decision_text(line)}", width) for line in status.decisions[-5:]]
         parts.append("\n".join(["Decided:", *(f"  {line}" for line in shown)]))
     return "\n\n".join(parts)
+
+
+def _has_cells(status: FleetStatus) -> bool:
+    """A fleet of one cell beside its controller need not be told apart."""
+    return len(status.cells) > 1 or any(cell.head_node for cell in status.cells)
 
 
 def demand_text(line: DemandLine) -> str:

@@ -24,9 +24,11 @@ from tradewind.events import (
     DrainRefused,
     DrainRequested,
     HoldingChanged,
+    JobPlaced,
     JobStateChanged,
     JobSubmitted,
     LaunchRefused,
+    MoveRequested,
     NodeGone,
     NodeJoined,
     NodeLaunched,
@@ -281,6 +283,9 @@ def _job_line(event: AnyEvent, job: JobRecord) -> StoryLine | None:
             return StoryLine(at_s=event.at_s, what=sent, reason=event.spec.entrypoint)
         case JobStateChanged():
             return StoryLine(at_s=event.at_s, what=str(event.state), reason=event.reason)
+        case JobPlaced() | MoveRequested():
+            what = f"placed in {event.cell}" if isinstance(event, JobPlaced) else "is to leave its cell"
+            return StoryLine(at_s=event.at_s, what=what, reason=event.reason)
         case DecisionRecorded(action="grant") if event.subject == job.job_id:
             return StoryLine(at_s=event.at_s, what="granted", reason=event.reason)
         case DecisionRecorded(action="hold") if job.job_id in _jobs_in(event.jobs, event.subject):

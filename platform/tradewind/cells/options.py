@@ -46,5 +46,5 @@ def _head_price(view: View, offers: tuple[Offer, ...]) -> int:
     settings = view.settings.head
     if settings is None:
         return 0
-    fitting = [offer.price_uusd_per_h or 0 for offer in settings.offers or offers if fits_head(offer, settings)]
-    return min(fitting, default=0)
+    fitting = settings.offers or [offer for offer in offers if fits_head(offer, settings)]
+    return min((offer.price_uusd_per_h or 0 for offer in fitting), default=0)
