@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tradewind.autoscaler.actions import Hold
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.autoscaler.providers.base import CloudNode, CloudState
-from tradewind.autoscaler.ray_snapshot import RayNode
+from tradewind.autoscaler.ray_snapshot import RayNode, RayStatus
 from tradewind.autoscaler.view import LoopSettings
 from tradewind.errors import Scope
 from tradewind.events import (
@@ -29,6 +29,7 @@ from tradewind.model import EndReason, Role
 from tradewind.states import NodeState, is_alive
 from tradewind.units import format_duration
 
+NOTICE_S: Mapping[str, float] = {"aws": 120.0, "gcp": 30.0, "azure": 30.0}
 _LIVING = (CloudState.PENDING, CloudState.RUNNING)
 
 
@@ -118,11 +119,22 @@ def _settle_listed(node: NodeRecord, cloud: CloudNode, question: Question) -> Se
         at_s, deadline_s = question.now_s, cloud.notice_deadline_s
         events.append(NoticeReceived(at_s=at_s, launch_id=node.launch_id, deadline_s=deadline_s))
     ray = question.ray.get(node.launch_id)
+    if _was_warned(node, ray, question):
+        deadline_s = question.now_s + NOTICE_S.get(node.offer.market.cloud, 30.0)
+        events.append(NoticeReceived(at_s=question.now_s, launch_id=node.launch_id, deadline_s=deadline_s))
     joins = node.role is Role.WORKER  # a head is ready when its agent has spoken
     if joins and state is NodeState.BOOTING and ray is not None and ray.is_alive:
         events.append(NodeJoined(at_s=question.now_s, launch_id=node.launch_id, ray_node_id=ray.ray_node_id))
     again = (node.launch_id,) if state is NodeState.TERMINATING and cloud.state in _LIVING else ()
     return Settlement(tuple(events), terminate=again)
+
+
+def _was_warned(node: NodeRecord, ray: RayNode | None, question: Question) -> bool:
+    """A cloud tells the machine alone that it will take it. The watcher there has drained it in Ray, and nobody here
+    did: so there was a notice. Ray does not say until when; the cloud's usual time is at most a little too long."""
+    drains = ray is not None and ray.status is RayStatus.DRAINING
+    asked = node.state is not NodeState.READY or node.notice_deadline_s is not None
+    return drains and not asked and question.settings.head is not None
 
 
 def _gone(node: NodeRecord, cloud: CloudNode, now_s: float) -> NodeGone:

@@ -312,7 +312,9 @@ def entrypoint_of(job: JobRecord, storage: Path | str, *, enter: bool = True) ->
     """The command as it runs on the head. What only the driver needs goes before it, not into a runtime environment:
     that would keep Ray's workers from being taken from the pool of started processes. With `enter` the folder is not
     uploaded: a local cell has the same disk."""
-    given = {JOB_ID_ENV: job.job_id, STORAGE_ENV: str(storage)}
+    given = {JOB_ID_ENV: job.job_id}
+    if storage:  # else as the head has it
+        given[STORAGE_ENV] = str(storage)
     if wish := spec_wish(job):
         given[GRANT_ENV] = json.dumps(asdict(wish))  # so that `tw.fit` need not be told again
     parts = [f"export {name}={shlex.quote(value)}" for name, value in given.items()]

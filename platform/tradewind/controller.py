@@ -84,6 +84,8 @@ class Controller:
     router: Router = field(default_factory=Router)
     simulated: bool = True  # every amount is a pretence
     pack: Callable[[Path], str] | None = None  # a job's folder -> what stands for it; None: heads have our disk
+    end_timeout_s: float = STOP_TIMEOUT_S  # for all nodes
+    clean_up: Callable[[], Sequence[str]] = tuple  # what nodes leave behind; what could not be removed
     ended: threading.Event = field(default_factory=threading.Event)
     _desk: ForecastDesk = field(default_factory=ForecastDesk)
     _started_at_s: float = field(default_factory=time.time)
@@ -337,6 +339,7 @@ class Controller:
         with self.journal.reading() as (fleet, ledger):
             left = tuple(node.launch_id for node in fleet.alive_nodes)
             cost_uusd, simulated = Costs.of(ledger.accounts(time.time())).total_uusd, fleet.simulated
+        left = left or tuple(f"secrets of {name}" for name in self.clean_up())
         self.journal.record(ControllerStopped(at_s=time.time(), reason="shutdown"))
         self.ended.set()
         return ShutdownReport(
@@ -346,7 +349,8 @@ class Controller:
     def _end_cells(self) -> list[str]:
         """All at once: a cloud takes its time."""
         with ThreadPoolExecutor(len(self.cells)) as pool:
-            ends = [pool.submit(cell.end, "the fleet is taken down", STOP_TIMEOUT_S) for cell in self.cells.values()]
+            reason, time_s = "the fleet is taken down", self.end_timeout_s
+            ends = [pool.submit(cell.end, reason, time_s) for cell in self.cells.values()]
             return sorted(launch_id for end in ends for launch_id in end.result())
 
     def _stop_jobs(self) -> list[str]:

@@ -1,7 +1,7 @@
 """The controller as a process: `python -m tradewind.service --home H --fleet F [--config fleet.yaml]`.
 
-Wires the parts of one local fleet together, serves them over HTTP, and ends them in order on SIGTERM, Ctrl-C or
-`tradewind down`. A controller that was killed leaves head and nodes running; the next one adopts them.
+Wires the parts of a fleet (on this machine, or in clouds), serves them over HTTP, and ends them in order on SIGTERM,
+Ctrl-C or `tradewind down`. A controller that was killed leaves heads and nodes running; the next one adopts them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from tradewind import __version__
@@ -33,6 +34,7 @@ from tradewind.autoscaler.providers.raylets import LocalHead, default_base
 from tradewind.autoscaler.ray_state import RayState
 from tradewind.autoscaler.view import LoopSettings
 from tradewind.cells.cell import Cell
+from tradewind.cells.folders import DIGEST_SCHEME, pack_folder
 from tradewind.config import FleetConfig, load_fleet
 from tradewind.config_models import LimitRule, OfferSelector
 from tradewind.controller import STOP_TIMEOUT_S, Controller
@@ -48,6 +50,7 @@ from tradewind.store import EventLog
 
 log = logging.getLogger(__name__)
 
+CLOUD_END_TIMEOUT_S = 600.0  # machines with accelerators take minutes to end
 INTERRUPTED = 130  # the exit status after Ctrl-C, by custom
 # The fleet of `tw.connect()` and `tradewind submit` when nobody has described one.
 DEFAULT_OFFERS = ("L4", "T4", "A10G", "A100", "V100")
@@ -123,11 +126,11 @@ def script_of(config: FleetConfig) -> MarketScript:
     )
 
 
-def settings_of(config: FleetConfig, head: LocalHead) -> LoopSettings:
+def settings_of(config: FleetConfig, head_address: str) -> LoopSettings:
     limits, timing, forecast = config.limits, config.timing, config.forecast
     return LoopSettings(
         fleet=config.name,
-        head_address=head.gcs_address,
+        head_address=head_address,
         limits=Limits(
             max_nodes=limits.max_nodes,
             max_uusd_per_h=limits.max_uusd_per_h,
@@ -183,51 +186,101 @@ def local_root(place: FleetHome) -> Path:
 # --- life of the process -----------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The cells of a fleet, and what differs between one on this machine and one in clouds."""
+
+    cells: Mapping[str, Cell]
+    simulated: bool
+    pack: Callable[[Path], str] | None = None
+    end_timeout_s: float = STOP_TIMEOUT_S
+    clean_up: Callable[[], Sequence[str]] = tuple  # when no node is left
+    watch: Callable[[], None] = lambda: None  # again and again, while it runs
+
+
 def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
     """Everything that is opened is closed again in the opposite order, whatever happens in between."""
     parent_pid = os.getppid() if ephemeral else None
     with ExitStack() as stack:
         journal = Journal.load(stack.enter_context(EventLog.open(place.folder / "events.db")))
-        for folder in clean_up():
-            log.info("cleaned up after a fleet whose controller died: %s", folder)
-        cloud = LocalCloud(
-            local_root(place),
+        if config.cloud_names:
+            opened = _open_clouds(place, config, journal, stack)
+        else:
+            opened = _open_here(place, config, journal, stack, ephemeral=ephemeral)
+        controller = Controller(
             config.name,
-            offers_of(config),
-            script_of(config),
-            cpus_per_node=config.local.cpus_per_node,
-            ephemeral=ephemeral,
+            journal,
+            opened.cells,
+            place.folder / "job-logs",
+            config.timing.tick_s,
+            simulated=opened.simulated,
+            pack=opened.pack,
+            end_timeout_s=opened.end_timeout_s,
+            clean_up=opened.clean_up,
         )
-        stack.callback(cloud.close)
-        storage, logs = place.folder / "storage", place.folder / "job-logs"
-        head = _head(cloud, journal, storage, dry_run=config.dry_run)
-        os.environ.update(head.env)  # before Ray is imported: its token is read then
-        fleet = journal.fleet.cell(LOCAL_CELL)
-        agent = Agent(head.gcs_address, head.dashboard_url, storage, journal.record, fleet)
-        agent.connect()
-        stack.callback(agent.close)
-        loop = Loop(
-            clock=SystemClock(),
-            record=journal.record,
-            fleet=fleet,
-            ray=RayState(head.gcs_address),
-            providers=dict.fromkeys(("aws", "gcp", "azure"), cloud),
-            prices=cloud,
-            settings=settings_of(config, head),
-            wishes=agent.wishes,
-            past=(event for _, event in journal.log.read()),
-            beside=Threads(),
-        )
-        stack.callback(loop.close)
-        clouds = dict.fromkeys(("aws", "gcp", "azure"), cloud)
-        cell = Cell(LOCAL_CELL, "local", "here", head, agent, loop, clouds)
-        controller = Controller(config.name, journal, {LOCAL_CELL: cell}, logs, config.timing.tick_s)
         server = stack.enter_context(serve(create_app(controller, place.make_token())))
         controller.start()
         place.announce(server.url, os.getpid(), __version__)
         stack.callback(place.withdraw)
-        log.info("fleet %s at %s, Ray at %s", config.name, server.url, head.gcs_address)
-        _until_ended(controller, head, parent_pid, lambda: _start_over(head, cloud, place))
+        log.info("fleet %s at %s, cells: %s", config.name, server.url, ", ".join(opened.cells))
+        _until_ended(controller, parent_pid, opened.watch)
+
+
+def _open_clouds(place: FleetHome, config: FleetConfig, journal: Journal, stack: ExitStack) -> Opened:
+    from tradewind.cells.cloud_cells import open_cloud_cells
+
+    settings = settings_of(config, "")
+    found = stack.enter_context(open_cloud_cells(config, place.folder, journal, settings))
+    log.info("the cells' agents call at %s", found.url)
+    folders = place.folder / "folders"
+    return Opened(
+        found.cells,
+        simulated=False,
+        pack=lambda folder: f"{DIGEST_SCHEME}{pack_folder(folder, folders)}",
+        end_timeout_s=CLOUD_END_TIMEOUT_S,
+        clean_up=found.forget,
+    )
+
+
+def _open_here(place: FleetHome, config: FleetConfig, journal: Journal, stack: ExitStack, *, ephemeral: bool) -> Opened:
+    for folder in clean_up():
+        log.info("cleaned up after a fleet whose controller died: %s", folder)
+    cloud = LocalCloud(
+        local_root(place),
+        config.name,
+        offers_of(config),
+        script_of(config),
+        cpus_per_node=config.local.cpus_per_node,
+        ephemeral=ephemeral,
+    )
+    stack.callback(cloud.close)
+    storage = place.folder / "storage"
+    head = _head(cloud, journal, storage, dry_run=config.dry_run)
+    os.environ.update(head.env)  # before Ray is imported: its token is read then
+    fleet, clouds = journal.fleet.cell(LOCAL_CELL), dict.fromkeys(("aws", "gcp", "azure"), cloud)
+    agent = Agent(head.gcs_address, head.dashboard_url, storage, journal.record, fleet)
+    agent.connect()
+    stack.callback(agent.close)
+    loop = Loop(
+        clock=SystemClock(),
+        record=journal.record,
+        fleet=fleet,
+        ray=RayState(head.gcs_address),
+        providers=clouds,
+        prices=cloud,
+        settings=settings_of(config, head.gcs_address),
+        wishes=agent.wishes,
+        past=(event for _, event in journal.log.read()),
+        beside=Threads(),
+    )
+    stack.callback(loop.close)
+    log.info("Ray at %s", head.gcs_address)
+
+    def watch() -> None:
+        if not head.alive:
+            _start_over(head, cloud, place)
+
+    return Opened({LOCAL_CELL: Cell(LOCAL_CELL, "local", "here", head, agent, loop, clouds)}, True, watch=watch)
 
 
 def _head(cloud: LocalCloud, journal: Journal, storage: Path, *, dry_run: bool) -> LocalHead:
@@ -249,9 +302,7 @@ def _orphaned_jobs(journal: Journal) -> Iterator[JobStateChanged]:
             yield JobStateChanged(at_s=time.time(), job_id=job.job_id, state=JobState.FAILED, reason=reason)
 
 
-def _until_ended(
-    controller: Controller, head: LocalHead, parent_pid: int | None, start_over: Callable[[], None]
-) -> None:
+def _until_ended(controller: Controller, parent_pid: int | None, watch: Callable[[], None]) -> None:
     """`down` over HTTP, SIGTERM and Ctrl-C all end the fleet in order; the answer to `down` is sent first.
 
     An ephemeral fleet ends with the process that started it, too, however that one ended.
@@ -262,8 +313,8 @@ def _until_ended(
     while not controller.ended.wait(timeout=0.2):
         if asked.is_set() or (parent_pid is not None and os.getppid() != parent_pid):
             controller.shutdown()
-        elif not head.alive and not controller.closing:
-            start_over()
+        elif not controller.closing:
+            watch()
     time.sleep(0.3)  # the answer to `down` is on its way
 
 

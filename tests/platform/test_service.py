@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,11 +21,6 @@ from tradewind.states import JobState
 from tradewind.store import EventLog
 
 ROOT = Path(__file__).parents[2]
-
-
-@dataclass
-class Head:
-    gcs_address: str = "127.0.0.2:20379"
 
 
 def config(**sections: object) -> FleetConfig:
@@ -111,7 +105,7 @@ def test_settings_carry_every_limit_and_time() -> None:
         limits={"max_nodes": 3, "max_usd_per_hour": 1.5, "max_launches_per_minute": 4},
         timing={"idle_timeout": "5s", "boot_timeout": "2m", "min_node_life": "7s"},
     )
-    found = settings_of(fleet, Head())  # type: ignore[arg-type]
+    found = settings_of(fleet, "127.0.0.2:20379")
     limits = found.limits
     assert (limits.max_nodes, limits.max_uusd_per_h, limits.launches_per_minute) == (3, 1_500_000, 4)
     assert (found.idle_timeout_s, found.boot_timeout_s, found.min_node_life_s) == (5, 120, 7)
@@ -159,7 +153,7 @@ def test_settings_carry_the_rules_of_limits() -> None:
         {"tenant": "research", "max_nodes": 4, "max_usd_per_hour": 8, "max_launches_per_minute": 2},
         {"cloud": "aws", "region": "us-east-1", "accelerator": "A100", "capacity": "spot", "max_accelerators": 16},
     ]
-    found = settings_of(config(limits={"rules": rules}), Head()).limits.rules  # type: ignore[arg-type]
+    found = settings_of(config(limits={"rules": rules}), "").limits.rules
     quota = Part(cloud="aws", region="us-east-1", accelerator="A100", capacity=(Capacity.SPOT,))
     assert found == (
         Rule(Part(tenant="research"), max_nodes=4, max_uusd_per_h=8_000_000, launches_per_minute=2),
@@ -169,10 +163,10 @@ def test_settings_carry_the_rules_of_limits() -> None:
 
 def test_settings_carry_the_forecast_and_the_dry_run() -> None:
     forecast = {"buy_ahead": True, "step": "10m", "usual_boot": "4m", "waiting_factor": 3, "spare_timeout": "90s"}
-    found = settings_of(config(forecast=forecast, dry_run=True), Head())  # type: ignore[arg-type]
+    found = settings_of(config(forecast=forecast, dry_run=True), "127.0.0.2:20379")
     assert (found.buy_ahead, found.forecast_step_s, found.usual_boot_s) == (True, 600, 240)
     assert (found.waiting_factor, found.spare_timeout_s, found.dry_run) == (3, 90, True)
-    plain = settings_of(config(), Head())  # type: ignore[arg-type]
+    plain = settings_of(config(), "127.0.0.2:20379")
     usual = LoopSettings(fleet="f")
     assert (plain.buy_ahead, plain.dry_run) == (False, False)
     names = ("forecast_step_s", "usual_boot_s", "waiting_factor", "spare_timeout_s")
