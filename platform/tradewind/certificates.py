@@ -86,6 +86,14 @@ class Authority:
             raise InvalidRequest("the request is not signed by an elliptic curve key", "make one with make_request")
         return self._issue(key, addresses, now_s, life_s)
 
+    def has_signed(self, cert_pem: str) -> bool:
+        found = x509.load_pem_x509_certificate(cert_pem.encode())
+        try:
+            found.verify_directly_issued_by(x509.load_pem_x509_certificate(self.cert_pem.encode()))
+        except (ValueError, InvalidSignature):
+            return False
+        return True
+
     def identity(self, addresses: Sequence[str], now_s: float, life_s: float = NODE_LIFE_S) -> Identity:
         """Key and certificate at once, for the one who holds the authority."""
         key = ec.generate_private_key(ec.SECP256R1())
@@ -141,7 +149,7 @@ def addresses_of(cert_pem: str) -> tuple[str, ...]:
 
 
 def rotated(authorities: Sequence[Authority], name: str, now_s: float) -> tuple[Authority, ...]:
-    """Those that are still trusted, the one that signs last. The newest gets a successor long before it ends, and
+    """Those that are still trusted, the newest last. The newest gets a successor long before it ends, and
     ended ones are left out: in between, both are trusted, so nobody has to change at the same moment."""
     valid = tuple(each for each in authorities if expires_at_s(each.cert_pem) > now_s)
     if valid and now_s < renew_at_s(valid[-1].cert_pem):

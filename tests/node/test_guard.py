@@ -14,7 +14,7 @@ from tradewind.certificates import DAY_S, Authority, Identity, renew_at_s
 from tradewind.errors import RayError
 from tradewind.node.boot_plan import BootPlan
 from tradewind.node.guard import Up, stand_guard
-from tradewind.node.ray_node import NodeFiles
+from tradewind.node.ray_node import NodeFiles, has_raylet
 
 CA = Authority.make("cell", time.time())
 
@@ -69,6 +69,21 @@ def test_it_ends_when_its_head_is_gone(up: Up) -> None:
 def test_it_ends_when_ray_has_ended(up: Up) -> None:
     up.ray.kill()
     assert stand_guard(up, threading.Event()) == "Ray has ended with status -9: last words"
+
+
+def test_it_ends_when_its_node_was_drained(up: Up, tmp_path: Path) -> None:
+    """Ray's own command goes on then, with all but the raylet."""
+    (tmp_path / "raylet").symlink_to("/bin/sleep")
+    with subprocess.Popen(["bash", "-c", f"{tmp_path}/raylet 0.5; exec sleep 600"]) as ray:
+        up.ray, looks = ray, []
+
+        def runs() -> bool:
+            looks.append(has_raylet(ray))
+            return looks[-1] or True not in looks  # it may not have begun yet
+
+        up.has_raylet = runs
+        assert stand_guard(up, threading.Event()) == "its node has left Ray: drained, and without work"
+    assert not has_raylet(ray)
 
 
 def test_it_ends_when_a_part_of_it_has_stopped(up: Up) -> None:

@@ -25,6 +25,10 @@ def _never() -> bool:
     return False
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass(slots=True)
 class Up:
     """A node that is up, and what it must be asked and told from now on."""
@@ -36,6 +40,7 @@ class Up:
     answers: Callable[[], bool]  # does its head (worker) or controller (head) answer?
     renew: Callable[[], None]  # get a new certificate into the files
     is_busy: Callable[[], bool] = _never
+    has_raylet: Callable[[], bool] = _always
     threads: Mapping[str, threading.Thread] = field(default_factory=dict)  # a node without one of them is no node
     close: Callable[[], None] = lambda: None
 
@@ -67,6 +72,8 @@ def _watched(up: Up, silent_s: float) -> Watched:
 def _ended(up: Up) -> str:
     if (status := up.ray.poll()) is not None:
         return f"Ray has ended with status {status}: {tail(up.files.ray_log)}"
+    if not up.has_raylet():
+        return "its node has left Ray: drained, and without work"
     return next((f"its {name} has stopped" for name, thread in up.threads.items() if not thread.is_alive()), "")
 
 

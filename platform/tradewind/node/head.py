@@ -28,6 +28,7 @@ from tradewind.node.ray_node import (
     NodeFiles,
     alone,
     check_temp_folder,
+    has_raylet,
     pick_ports,
     ray_command,
     ray_env,
@@ -79,6 +80,7 @@ class Head:
             answers=lambda: agent is None or _hears(agent),
             renew=renew,
             is_busy=lambda: _has_jobs(state),
+            has_raylet=lambda: has_raylet(ray),
             threads=_start(agent, self.stop) if agent else {},
             close=close,
         )

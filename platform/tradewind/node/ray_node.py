@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from tradewind.autoscaler.providers.raylets import MAX_SOCKET_PATH, TUNED_ENV, auth_env
 from tradewind.certificates import Identity
 from tradewind.errors import RayError
@@ -150,6 +152,15 @@ def start_ray(
             raise RayError(f"Ray {what}: {tail(log)}", "the whole log lies beside the machine's boot plan")
         time.sleep(_POLL_S)
     return process
+
+
+def has_raylet(process: subprocess.Popen[bytes]) -> bool:
+    """The raylet of a drained node ends with status 0, and then `ray start --block` blocks on, with no node left."""
+    try:
+        children = psutil.Process(process.pid).children()
+        return any(each.name() == "raylet" and each.status() != psutil.STATUS_ZOMBIE for each in children)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def stop_ray(process: subprocess.Popen[bytes], grace_s: float = 10.0) -> None:

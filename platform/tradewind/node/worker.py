@@ -18,7 +18,7 @@ from tradewind.node.guard import Up
 from tradewind.node.join_desk import JoinRequest
 from tradewind.node.machine import Machine
 from tradewind.node.patience import keep_trying
-from tradewind.node.ray_node import NodeFiles, alone, check_temp_folder, ray_command, ray_env, start_ray
+from tradewind.node.ray_node import NodeFiles, alone, check_temp_folder, has_raylet, ray_command, ray_env, start_ray
 from tradewind.node.versions import versions_here
 from tradewind.node.watch import Watcher, source_of
 
@@ -60,6 +60,7 @@ class Worker:
             identity.cert_pem,
             answers=state.is_there,
             renew=lambda: files.write_identity(self._join()),
+            has_raylet=lambda: has_raylet(ray),
             threads=self._watcher(state),
             close=state.close,
         )
