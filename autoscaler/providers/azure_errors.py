@@ -168,8 +168,9 @@ MEANINGS: Mapping[str, Meaning] = {
         "DiskIsAttachedToVM ResourceBeingDeleted NicAlreadyInUse",
         _IN_USE,
     ),
+    "BadParameter": _WRONG,  # of Key Vault
     "ScopeLocked": Meaning(Conflict, hint="somebody has locked it: az lock list"),
-    **_each("ResourceNotFound NotFound VMNotFound ParentResourceNotFound", Meaning(NotFound)),
+    **_each("ResourceNotFound NotFound VMNotFound ParentResourceNotFound SecretNotFound", Meaning(NotFound)),
     # It has hardware, and does not come up.
     **_each(
         "OSProvisioningTimedOut OSProvisioningInternalError OSProvisioningClientError VMAgentStatusCommunicationError "

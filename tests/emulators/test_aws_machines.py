@@ -187,3 +187,36 @@ def test_two_hundred_machines_exhaust_nothing(site: Site) -> None:
     site.provider.terminate([f"tw-{n}" for n in range(200)])
     assert site.machines.wait_ended(names, 120) == []
     assert len(os.listdir("/proc/self/fd")) - before < 20
+
+
+STORE = """#!/bin/bash
+python - <<END
+import os
+from tradewind.jobs.storage import open_store
+store = open_store("s3://{bucket}/run-1")
+content = os.urandom(20_000_000)  # several parts
+store.write("step-1/weights", memoryview(content))
+store.put("step-1/mark", b"done")
+assert store.read("step-1/weights") == content
+assert store.read("step-1/weights", 7, 100) == content[7:107]
+assert store.listing() == {{"step-1": None}}, store.listing()
+assert store.listing("step-1") == {{"weights": 20_000_000, "mark": 4}}, store.listing("step-1")
+store.remove("step-1/weights")
+store.remove("step-1")
+assert store.listing("step-1") == {{}}, store.listing("step-1")
+store.put("last", b"kept")
+print("stored by", [name for name in os.environ if "KEY" in name or "TOKEN" in name] or "identity alone")
+END
+sleep 600
+"""
+
+
+def test_checkpoints_go_to_object_storage_by_the_machines_own_identity(site: Site) -> None:
+    pytest.importorskip("pyarrow.fs")
+    site.session.client("s3", "us-east-1", endpoint_url=site.cloud.url).create_bucket(Bucket="checkpoints")
+    name = site.launch("tw-1", STORE.format(bucket="checkpoints"))
+    site.says(name, "stored by identity alone")
+    assert site.cloud.storage.buckets["checkpoints"]["run-1/last"].content == b"kept"
+    site.cloud.identities.roles["tradewind-node"] = ()  # a role without any right
+    denied = site.launch("tw-2", STORE.format(bucket="checkpoints"))
+    site.says(denied, "ACCESS_DENIED")

@@ -1,5 +1,5 @@
 """An emulated AWS on loopback: EC2 as far as Tradewind uses it, STS and Service Quotas for the preflight, Secrets
-Manager, and IMDSv2.
+Manager, S3 and IMDSv2.
 
     with AwsEmulator() as cloud:
         provider = AwsProvider(replace(settings, endpoint_url=cloud.url), ...)   # boto3, unchanged
@@ -33,17 +33,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
+from tradewind.emulators import aws_s3
 from tradewind.emulators.aws_books import Books, Machine, Region
 from tradewind.emulators.aws_calls import ACCOUNT, Calls, caller_identity, instance_item, service_quota
 from tradewind.emulators.aws_identity import ACCESS_KEY, SECRET_KEY, Caller, Identities
 from tradewind.emulators.aws_launch import Shop, held_in, run_instances
 from tradewind.emulators.aws_metadata import Answer, Metadata
+from tradewind.emulators.aws_s3 import Call, Storage, unchunked
 from tradewind.emulators.aws_secrets import Vault
 from tradewind.emulators.aws_wire import Form, Refused, Scope, error_response, response
 
 REGIONS = ("us-east-1", "us-west-2")
 NOTICE_S = 120.0
 _JSON = "application/x-amz-json-1.1"
+_DENIED = {"ec2": ("UnauthorizedOperation", 403), "s3": ("AccessDenied", 403)}
 _log = logging.getLogger(__name__)
 
 
@@ -101,6 +104,7 @@ class AwsEmulator:
             self.shop, self.faults = Shop(), Faults()
             self.calls = Calls(self.books, self.page_size)
             self.identities, self.vault = Identities(ACCOUNT), Vault(clock, ACCOUNT)
+            self.storage = Storage(clock)
             self.metadata = Metadata(self.books, self.identities)
             self.log: list[str] = []  # actions, as they came
 
@@ -156,6 +160,9 @@ class AwsEmulator:
         """One request. Raises Cut where no answer is to come."""
         if path.startswith("/imds/"):
             return self.metadata_answer(method, path, headers)
+        scope = Scope.of(headers.get("authorization", ""))
+        if scope is not None and scope.service == "s3":
+            return self._store(scope, method, path, headers, body)
         target = headers.get("x-amz-target", "")
         try:
             with self._lock:
@@ -175,6 +182,16 @@ class AwsEmulator:
         if told is None:
             raise Cut
         return told
+
+    def _store(self, scope: Scope, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+        try:
+            call = Call.of(method, path, headers, body)
+            with self._lock:
+                caller = self._caller(scope, call.headers.get("x-amz-security-token", ""))
+                self._check_right(caller, *call.right)
+                return self.storage.answer(call)
+        except Refused as refused:
+            return aws_s3.refusal(refused)
 
     def _carry_out(self, headers: dict[str, str], body: bytes, target: str) -> Answer:
         scope = Scope.of(headers.get("authorization", ""))
@@ -216,10 +233,8 @@ class AwsEmulator:
     def _check_right(self, caller: Caller, action: str, resource: str) -> None:
         if not caller.may(action, resource):
             message = f"User: {caller.arn} is not authorized to perform: {action} on resource: {resource}"
-            is_ec2 = action.startswith("ec2:")
-            raise Refused(
-                "UnauthorizedOperation" if is_ec2 else "AccessDeniedException", message, 403 if is_ec2 else 400
-            )
+            code, status = _DENIED.get(action.partition(":")[0], ("AccessDeniedException", 400))
+            raise Refused(code, message, status)
 
     def _secret(self, action: str, asked: dict[str, Any], scope: Scope, caller: Caller) -> Answer:
         resource = self.vault.resource(action, asked, scope.region)
@@ -270,7 +285,8 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def _handle(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        is_chunked = self.headers.get("Transfer-Encoding", "") == "chunked"
+        body = unchunked(self.rfile) if is_chunked else self.rfile.read(int(self.headers.get("Content-Length") or 0))
         headers = {key.lower(): value for key, value in self.headers.items()}
         try:
             answer = self.server.emulator.answer(self.command, self.path, headers, body)
@@ -279,11 +295,14 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
         self.send_header("Content-Length", str(len(answer.body)))
         self.end_headers()
-        self.wfile.write(answer.body)
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
 
-    do_GET = do_POST = do_PUT = _handle
+    do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = _handle
 
     def log_message(self, format: str, *args: object) -> None:
         _log.debug(format, *args)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tradewind.emulators.aws_books import Books, Machine
 from tradewind.emulators.aws_identity import Identities, identity_document
@@ -24,6 +24,7 @@ class Answer:
     body: bytes
     content_type: str = "text/xml"
     is_launch: bool = False  # a launch that was carried out
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Metadata:

@@ -161,7 +161,7 @@ class GcpEmulator:
         c, t, v = self.compute, self.tpu, self.vault
         return [
             ("POST", _SECRETS, lambda r, _: v.create(r)),
-            ("GET", _SECRETS, lambda r, _: v.list(r)),
+            ("GET", _SECRETS, lambda r, _: v.list_all(r)),
             ("DELETE", rf"{_SECRETS}/([^/:]+)", lambda _r, _, secret: v.delete(secret)),
             ("POST", rf"{_SECRETS}/([^/:]+):addVersion", lambda r, _, secret: v.add_version(r, secret)),
             ("GET", rf"{_SECRETS}/([^/]+)/versions", lambda r, _, secret: v.versions(r, secret)),

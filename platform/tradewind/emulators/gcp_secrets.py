@@ -80,7 +80,7 @@ class SecretManager:
         secret.versions[int(number) - 1] = None
         return self._version(secret, int(number))
 
-    def list(self, request: Request) -> JSON:
+    def list_all(self, request: Request) -> JSON:
         """The filter `name:x` means: x stands somewhere in the name."""
         part = request.query.get("filter", "name:").removeprefix("name:")
         return self._page([each.body for key, each in self.secrets.items() if part in key], request, "secrets")
