@@ -28,6 +28,7 @@ PRIVATE_RAY = {
     "jobs/ray_record.py": "Ray Train's record of checkpoints is mended before it is read",
     "jobs/ray_group.py": "Ray Train's worker group is extended from inside",
     "jobs/cluster_view.py": "draining nodes have no public API",
+    "platform/tradewind/clouds/ray_provider.py": "extends the node provider of Ray's own launcher",
     "benchmarks/planning/peers.py": "runs Ray's schedulers as peers",
     "jobs/spares.py": "worker processes are started ahead of time by a call that only Ray itself uses",
 }
@@ -48,7 +49,8 @@ PRINTING = ("platform/tradewind/cli", "platform/tradewind/demo", "jobs/examples/
 # Modules of the package that stand below the controller, and what they may import beside the values.
 LOW = {
     "store": frozenset[str](),
-    "config": frozenset({"config_models", "config_types", "config_yaml"}),
+    "config": frozenset({"config_models", "config_ray", "config_types", "config_yaml"}),
+    "config_ray": frozenset({"config_yaml"}),
     "config_models": frozenset({"config", "config_clouds", "config_types"}),
     "config_clouds": frozenset({"config_types"}),
     "config_types": frozenset[str](),

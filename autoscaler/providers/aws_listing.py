@@ -65,6 +65,7 @@ def node_of(instance: Mapping[str, Any], region: str, spot: SpotStatus | None = 
         notice_deadline_s=notice_s if state is CloudState.RUNNING else None,
         end=_end_of(instance) if state is CloudState.GONE else None,
         detail=_detail(instance, spot),
+        address=instance.get("PrivateIpAddress", ""),
     )
 
 

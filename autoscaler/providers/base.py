@@ -47,6 +47,7 @@ class CloudNode:
     notice_deadline_s: float | None = None  # set once the cloud has announced that it will take it
     end: EndReason | None = None
     detail: str = ""  # why it ended, or failed to boot
+    address: str = ""  # private; where the listing tells it
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,6 +225,7 @@ def node_of(instance: Any, names: Names, happenings: Sequence[Happening] = ()) -
         billed_from_s=seconds(instance.last_start_timestamp),
         notice_deadline_s=end.began_s + NOTICE_S if is_preempted and end else None,
         detail=_detail(instance, end),
+        address=next((card.network_i_p for card in instance.network_interfaces), ""),
     )
 
 

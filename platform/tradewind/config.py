@@ -60,11 +60,13 @@ class Settings:
 
 
 def load_fleet(path: Path | str) -> FleetConfig:
-    """A fleet file. Raises ConfigError with every mistake in it."""
+    """A fleet file, or the fleet in a Ray cluster file. Raises ConfigError with every mistake in it."""
     from tradewind.config_models import FleetConfig
-    from tradewind.config_yaml import load
+    from tradewind.config_ray import fleet_part
+    from tradewind.config_yaml import check, compose, read
 
-    return load(Path(path), FleetConfig)
+    path = Path(path)
+    return check(fleet_part(compose(read(path), str(path))), FleetConfig)
 
 
 def load_job(path: Path | str) -> JobConfig:

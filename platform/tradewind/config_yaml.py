@@ -25,11 +25,15 @@ Model = TypeVar("Model", bound=BaseModel)
 
 def load(path: Path, model: type[Model], context: Mapping[str, Any] | None = None) -> Model:
     """A file as a model. Raises ConfigError with everything that is wrong with it."""
-    return parse(_read(path), str(path), model, context)
+    return parse(read(path), str(path), model, context)
 
 
 def parse(text: str, name: str, model: type[Model], context: Mapping[str, Any] | None = None) -> Model:
-    document = compose(text, name)
+    return check(compose(text, name), model, context)
+
+
+def check(document: Document, model: type[Model], context: Mapping[str, Any] | None = None) -> Model:
+    name = document.name
     if not isinstance(document.data, dict):
         empty = document.data is None
         wrong = "the file is empty" if empty else f"found {found(document.data)} at the top"
@@ -43,7 +47,7 @@ def parse(text: str, name: str, model: type[Model], context: Mapping[str, Any] |
     return checked
 
 
-def _read(path: Path) -> str:
+def read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -88,6 +92,15 @@ class Document:
         while place and place not in self.lines:
             place = place[:-1]
         return f"{self.name}:{self.lines.get(place, 1)}"
+
+    def part(self, place: Place) -> Document:
+        """What stands below a key, as a document of its own, with the lines of the whole."""
+        data = self.data
+        for key in place:
+            data = data[key]
+        size = len(place)
+        lines = {below[size:]: line for below, line in self.lines.items() if below[:size] == place}
+        return Document(self.name, data, lines, self.problems)
 
 
 def compose(text: str, name: str) -> Document:

@@ -43,6 +43,8 @@ def cell_name(cloud: str, region: str) -> str:
 
 def cells_of(config: FleetConfig) -> tuple[CellPlan, ...]:
     """None for a fleet on this machine. Raises ConfigError where a cell has nothing to buy."""
+    if not config.cloud_names:
+        return ()
     found = []
     for cloud in config.cloud_names:
         for region, settings in _SETTINGS[cloud](config):

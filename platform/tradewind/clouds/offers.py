@@ -1,7 +1,7 @@
 """What may be bought in one region, by the price list and the fleet file's selectors. Pure.
 
 AWS's zones have other names in every account, so the price list has them by their ids (use1-az4), and which of them is
-us-east-1a nobody knows here. So each type of the region is offered in each zone of the fleet file, spot at the dearest
+us-east-1a nobody knows here. So each type of the region is offered in each zone of the fleet file, spot at the middle
 price of the region until EC2 tells the zone's own (aws_prices.py). A zone that does not sell it says so (Unsupported).
 """
 
@@ -78,17 +78,17 @@ def _selected(selector: OfferSelector, cloud: str, region: str, zones: tuple[str
             yield from listed
         else:
             wanted = [zone for zone in zones if selector.zone in (None, zone)]
-            yield from (_in_zone(offer, zone) for offer in _dearest(listed) for zone in wanted)
+            yield from (_in_zone(offer, zone) for offer in _middling(listed) for zone in wanted)
 
 
-def _dearest(offers: Iterable[Offer]) -> Iterator[Offer]:
-    """Of each type, over the zones of its region."""
-    by_type: dict[str, Offer] = {}
+def _middling(offers: Iterable[Offer]) -> Iterator[Offer]:
+    """Of each type, the one with the middle price over the zones of its region."""
+    by_type: dict[str, list[Offer]] = {}
     for offer in offers:
-        known = by_type.get(offer.market.instance_type)
-        if known is None or (known.price_uusd_per_h or 0) < (offer.price_uusd_per_h or 0):
-            by_type[offer.market.instance_type] = offer
-    yield from by_type.values()
+        by_type.setdefault(offer.market.instance_type, []).append(offer)
+    for alike in by_type.values():
+        priced = sorted((offer for offer in alike if offer.price_uusd_per_h is not None), key=_by_price)
+        yield priced[len(priced) // 2] if priced else alike[0]
 
 
 def _in_zone(offer: Offer, zone: str) -> Offer:
