@@ -135,6 +135,11 @@ class Markets(Section):
     lost_per_preemption_s: Duration = Field(
         default=600.0, alias="lost_per_preemption", description="Work that is done again after one."
     )
+    move_cell_after_s: Duration = Field(
+        default=300.0,
+        alias="move_cell_after",
+        description="A job that has had less than its minimum for this long leaves a cell that has nothing to sell.",
+    )
     data_region: str = Field(default="", description="Where the data lies; left out: anywhere.")
     egress_uusd_per_h: Usd = Field(
         default=0, alias="egress_usd_per_hour", description="Of a node in any other region, for reading the data."

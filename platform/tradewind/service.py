@@ -35,6 +35,7 @@ from tradewind.autoscaler.ray_state import RayState
 from tradewind.autoscaler.view import LoopSettings
 from tradewind.cells.cell import Cell
 from tradewind.cells.folders import DIGEST_SCHEME, pack_folder
+from tradewind.cells.route import Router
 from tradewind.config import FleetConfig, load_fleet
 from tradewind.config_models import LimitRule, OfferSelector
 from tradewind.controller import STOP_TIMEOUT_S, Controller
@@ -213,6 +214,7 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
             opened.cells,
             place.folder / "job-logs",
             config.timing.tick_s,
+            Router(config.market.move_cell_after_s),
             simulated=opened.simulated,
             pack=opened.pack,
             end_timeout_s=opened.end_timeout_s,
