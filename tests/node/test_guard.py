@@ -126,7 +126,25 @@ def test_a_certificate_is_renewed_in_time_and_tried_again(up: Up) -> None:
     assert renew_at_s(up.files.cert.read_text()) > time.time() + 50 * DAY_S
 
 
+def test_it_drains_before_the_end_of_the_certificate_that_ray_holds(up: Up) -> None:
+    """New files do not help the processes that run: they never read them again. Told once, when Ray has taken it."""
+    up.first_cert_pem = identity(life_s=7200).cert_pem
+    stop, told = threading.Event(), []
+
+    def drain(reason: str, deadline_s: float) -> tuple[bool, str]:
+        told.append((reason, deadline_s))
+        if len(told) == 1:
+            raise RayError("the head does not answer")
+        threading.Timer(0.3, stop.set).start()
+        return True, ""
+
+    up.drain = drain
+    assert stand_guard(up, stop) == ""
+    assert len(told) == 2
+    assert "certificate" in told[1][0]
+    assert told[1][1] == pytest.approx(time.time() + 3600, abs=60)
+
+
 def test_it_ends_before_the_certificate_that_ray_holds(up: Up) -> None:
-    """New files do not help the processes that run: they never read them again."""
-    up.first_cert_pem = identity(life_s=3600).cert_pem
+    up.first_cert_pem = identity(life_s=1800).cert_pem
     assert "certificate" in stand_guard(up, threading.Event())

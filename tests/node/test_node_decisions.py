@@ -12,7 +12,7 @@ from tradewind.autoscaler.slices import LABEL_TPU_WORKER
 from tradewind.errors import ConfigError, RayError
 from tradewind.node.boot import read_secret
 from tradewind.node.boot_plan import BootPlan
-from tradewind.node.dead_man import BUSY_HEAD_S, Watched, reason_to_end
+from tradewind.node.dead_man import BUSY_HEAD_S, Watched, reason_to_drain, reason_to_end
 from tradewind.node.ray_node import HeadPorts, NodeFiles, check_temp_folder, ray_command, ray_env
 from tradewind.node.versions import Versions, mismatches, versions_here
 from tradewind.node.worker import own_node
@@ -80,11 +80,18 @@ def test_the_versions_of_this_machine_are_found() -> None:
         (Watched("head", 3601, 900, YEAR_S), True),
         (Watched("head", 3601, 900, YEAR_S, is_busy=True), False),
         (Watched("head", BUSY_HEAD_S + 1, 900, YEAR_S, is_busy=True), True),
-        (Watched("worker", 0, 900, 3600), True),  # its certificate
+        (Watched("worker", 0, 900, 3500), True),  # its certificate
+        (Watched("worker", 0, 900, 3700), False),
     ],
 )
 def test_when_a_machine_ends_itself(now: Watched, ends: bool) -> None:
     assert bool(reason_to_end(now)) is ends
+
+
+def test_a_worker_drains_a_day_before_its_certificate_ends() -> None:
+    assert reason_to_drain(Watched("worker", 0, 900, 86_000))
+    assert not reason_to_drain(Watched("worker", 0, 900, 87_000))
+    assert not reason_to_drain(Watched("head", 0, 900, 86_000))
 
 
 def test_the_reason_names_whom_it_missed() -> None:

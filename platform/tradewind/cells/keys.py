@@ -14,9 +14,11 @@ from pathlib import Path
 
 from tradewind.autoscaler.providers.local_processes import write_atomically
 from tradewind.autoscaler.providers.secrets import SecretStore
-from tradewind.certificates import AUTHORITY_LIFE_S, Authority
+from tradewind.certificates import AUTHORITY_LIFE_S, DAY_S, Authority, bundle, expires_at_s, rotated
 from tradewind.node.plans import secret_name
 from tradewind.server import Tls
+
+DOOR_LEFT_S = 60 * DAY_S  # what an authority must be good for at least when the door opens
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ def forget(folder: Path, store: SecretStore, fleet: str, cell: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DoorKeys:
-    """The door's own authority stays; its certificate is new at each start."""
+    """A new certificate at each start. Its authority has a successor long before it ends: heads are told of both from
+    then on, and the older one signs as long as it can, since earlier heads trust no other."""
 
     ca_pem: str
     tls: Tls
@@ -61,16 +64,16 @@ class DoorKeys:
     @classmethod
     def keep(cls, folder: Path, addresses: tuple[str, ...], now_s: float) -> DoorKeys:
         kept = folder / "door.json"
-        if kept.exists():
-            authority = Authority(**json.loads(kept.read_text()))
-        else:
-            authority = Authority.make("tradewind controller", now_s)
-            _write(kept, json.dumps(asdict(authority)))
-        identity = authority.identity(addresses, now_s, AUTHORITY_LIFE_S)
+        known = tuple(Authority(**each) for each in json.loads(kept.read_text())) if kept.exists() else ()
+        authorities = rotated(known, "tradewind controller", now_s)
+        if authorities != known:
+            _write(kept, json.dumps([asdict(each) for each in authorities]))
+        lasting = [each for each in authorities if expires_at_s(each.cert_pem) > now_s + DOOR_LEFT_S]
+        identity = (lasting or authorities)[0].identity(addresses, now_s, AUTHORITY_LIFE_S)
         tls = Tls(folder / "door.crt", folder / "door.key")
         _write(tls.certificate, identity.cert_pem)
         _write(tls.key, identity.key_pem)
-        return cls(authority.cert_pem, tls)
+        return cls(bundle(authorities), tls)
 
 
 def _write(path: Path, text: str) -> None:

@@ -40,7 +40,7 @@ def _log_to(path: Path) -> None:
     path.unlink(missing_ok=True)
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stdout), logging.FileHandler(path)]
     logging.basicConfig(level=logging.INFO, format=_FORMAT, handlers=handlers)
-    for name in ("httpx", "httpcore", "botocore", "azure", "google"):  # a line for each request, headers and all
+    for name in ("httpx", "httpcore", "botocore", "azure", "google", "uvicorn"):  # a line for each request
         logging.getLogger(name).setLevel(logging.WARNING)
 
 

@@ -12,7 +12,7 @@ from tradewind.units import format_duration
 
 HEAD_FACTOR = 4.0  # a controller is restarted, a laptop sleeps: a head is patient
 BUSY_HEAD_S = 86_400.0  # a job may hang, and then never ends by itself
-CERTIFICATE_MARGIN_S = 86_400.0
+DRAIN_BEFORE_S, END_BEFORE_S = 86_400.0, 3600.0  # the end of a certificate
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,17 @@ class Watched:
     is_busy: bool = False  # jobs run here (asked of heads only)
 
 
+def reason_to_drain(now: Watched) -> str:
+    """Empty: it takes work. A head cannot be drained: its jobs go on from their checkpoints, at another head."""
+    if now.role == "worker" and now.certificate_left_s < DRAIN_BEFORE_S:
+        return "the certificate that Ray runs with ends within a day, and Ray cannot take another"
+    return ""
+
+
 def reason_to_end(now: Watched) -> str:
     """Empty: it stays."""
-    if now.certificate_left_s < CERTIFICATE_MARGIN_S:
-        return "the certificate that Ray runs with ends soon, and Ray cannot take another"
+    if now.certificate_left_s < END_BEFORE_S:
+        return "the certificate that Ray runs with ends within the hour, and Ray cannot take another"
     limit_s = patience_s(now)
     if now.silent_s <= limit_s:
         return ""

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tradewind.certificates import expires_at_s, renew_at_s
-from tradewind.errors import TradewindError
+from tradewind.errors import RayError, TradewindError
 from tradewind.node.boot_plan import BootPlan
-from tradewind.node.dead_man import Watched, reason_to_end
+from tradewind.node.dead_man import END_BEFORE_S, Watched, reason_to_drain, reason_to_end
 from tradewind.node.ray_node import NodeFiles, stop_ray, tail
 
 log = logging.getLogger(__name__)
@@ -41,20 +41,23 @@ class Up:
     renew: Callable[[], None]  # get a new certificate into the files
     is_busy: Callable[[], bool] = _never
     has_raylet: Callable[[], bool] = _always
+    drain: Callable[[str, float], tuple[bool, str]] = lambda *_: (False, "it cannot be drained")
     threads: Mapping[str, threading.Thread] = field(default_factory=dict)  # a node without one of them is no node
     close: Callable[[], None] = lambda: None
 
 
 def stand_guard(up: Up, stop: threading.Event) -> str:
     """The reason to end the machine; empty: it was told to stop."""
-    heard_s = time.monotonic()
+    heard_s, drains = time.monotonic(), False
     every_s = min(LOOK_EVERY_S, up.plan.dead_man_s / 4)
     try:
         while not stop.wait(every_s):
             if up.answers():
                 heard_s = time.monotonic()
-            if reason := _ended(up) or reason_to_end(_watched(up, time.monotonic() - heard_s)):
+            now = _watched(up, time.monotonic() - heard_s)
+            if reason := _ended(up) or reason_to_end(now):
                 return reason
+            drains = drains or _drain_in_time(up, now)
             _renew_in_time(up)
         return ""
     finally:
@@ -75,6 +78,19 @@ def _ended(up: Up) -> str:
     if not up.has_raylet():
         return "its node has left Ray: drained, and without work"
     return next((f"its {name} has stopped" for name, thread in up.threads.items() if not thread.is_alive()), "")
+
+
+def _drain_in_time(up: Up, now: Watched) -> bool:
+    """Whether Ray has taken it; otherwise it is asked again. Once drained and without work, its raylet ends."""
+    reason = reason_to_drain(now)
+    if not reason:
+        return False
+    try:
+        accepted, words = up.drain(reason, time.time() + now.certificate_left_s - END_BEFORE_S)
+    except RayError as error:
+        accepted, words = False, str(error)
+    log.warning("this node drains: %s", reason if accepted else f"not yet: {words}")
+    return accepted
 
 
 def _renew_in_time(up: Up) -> None:

@@ -94,7 +94,7 @@ class Machine:
             project=plan.endpoints.get("project") or self._project(plan),
             vault_url=plan.endpoints.get("vault", ""),
             endpoint_url=where,
-            ca_file=plan.endpoints.get("ca_file", ""),
+            ca_file=plan.endpoints.get("ca_file", ""),  # an emulator's
         )
 
     def _project(self, plan: BootPlan) -> str:

@@ -53,6 +53,7 @@ class Worker:
             ray = start_ray(command, {**self.machine.env, **env}, files.ray_log)
         self.machine.adopt(env)
         state = RayState(plan.head_address)
+        drain = Drain(state, plan.launch_id, self.tpu_env.get("TPU_WORKER_ID", ""))
         return Up(
             plan,
             files,
@@ -61,7 +62,8 @@ class Worker:
             answers=state.is_there,
             renew=lambda: files.write_identity(self._join()),
             has_raylet=lambda: has_raylet(ray),
-            threads=self._watcher(state),
+            drain=drain,
+            threads=self._watcher(drain),
             close=state.close,
         )
 
@@ -72,11 +74,10 @@ class Worker:
         )
         return Identity(self.desk.join(request), key_pem)
 
-    def _watcher(self, state: RayState) -> dict[str, threading.Thread]:
+    def _watcher(self, drain: Drain) -> dict[str, threading.Thread]:
         """The cloud's notices become drains of this node. The local cloud tells its notices by its listing."""
         if self.plan.cloud == "local":
             return {}
-        drain = Drain(state, self.plan.launch_id, self.tpu_env.get("TPU_WORKER_ID", ""))
         watcher = Watcher(source_of(self.plan.cloud, self.plan.endpoints), drain, is_idle=drain.is_done)
         thread = threading.Thread(target=watcher.run, args=(self.stop,), name="notice-watcher", daemon=True)
         thread.start()
@@ -111,4 +112,4 @@ def own_node(nodes: tuple[RayNode, ...], launch_id: str, host_number: str = "") 
     """By launch id; the hosts of a slice share one, and differ by their number."""
     mine = [node for node in nodes if node.launch_id == launch_id and node.is_alive]
     exact = [node for node in mine if node.labels.get(LABEL_TPU_WORKER, "") == host_number]
-    return (mine if len(mine) == 1 else exact or [None])[0]
+    return next(iter(mine if len(mine) == 1 else exact), None)
