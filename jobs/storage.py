@@ -163,8 +163,15 @@ class ObjectStore:
     def listing(self, path: str = "") -> Mapping[str, int | None]:
         import pyarrow.fs
 
-        found = self._fs.get_file_info(pyarrow.fs.FileSelector(self._path(path), allow_not_found=True))
-        return {info.base_name: info.size if info.is_file else None for info in found}
+        folder = self._path(path)
+        # Of Google's folders pyarrow lists only those that somebody made: one is known by what lies in it.
+        is_flat = self._fs.type_name == "gcs"
+        infos = self._fs.get_file_info(pyarrow.fs.FileSelector(folder, allow_not_found=True, recursive=is_flat))
+        found: dict[str, int | None] = {}
+        for info in infos:
+            name, inside, _ = info.path.removeprefix(f"{folder}/").partition("/")
+            found[name] = info.size if info.is_file and not inside else None
+        return found
 
     def remove(self, path: str) -> None:
         info = self._fs.get_file_info(self._path(path))

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -220,3 +221,20 @@ def test_checkpoints_go_to_object_storage_by_the_machines_own_identity(site: Sit
     site.cloud.identities.roles["tradewind-node"] = ()  # a role without any right
     denied = site.launch("tw-2", STORE.format(bucket="checkpoints"))
     site.says(denied, "ACCESS_DENIED")
+
+
+def test_an_emulator_of_its_own_process_takes_its_machines_with_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tradewind.emulators.aws", "--run-machines"]
+    emulator = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert emulator.stdout is not None
+        url = emulator.stdout.readline().split()[0]
+        site = Site(SimpleNamespace(url=url), None)  # type: ignore[arg-type]
+        site.launch("tw-1", f"#!/bin/bash\necho $$ > {tmp_path}/pid\nsleep 600\n")
+        until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+        pid = int((tmp_path / "pid").read_text())
+        assert _mark_of(pid)
+    finally:
+        emulator.terminate()
+        assert emulator.wait(60) == 0
+    assert not _mark_of(pid)

@@ -28,7 +28,7 @@ from tradewind.emulators.machines import Machines
 from tradewind.model import EndReason, Offer
 
 READ = """#!/bin/bash
-echo booting
+echo address $({address})
 python - <<END
 from tradewind.autoscaler.providers.secrets import store_of
 store = store_of("{cloud}", "", {{"secrets": "{url}"}})
@@ -40,7 +40,34 @@ except Exception as error:
 END
 sleep 600
 """
+STORE = """#!/bin/bash
+python - <<END
+import os
+from tradewind.jobs.storage import open_store
+store = open_store("{uri}")
+content = os.urandom(20_000_000)
+store.write("step-1/weights", memoryview(content))
+store.put("step-1/mark", b"done")
+assert store.read("step-1/weights") == content
+assert store.read("step-1/weights", 7, 100) == content[7:107]
+assert store.listing() == {{"step-1": None}}, store.listing()
+assert store.listing("step-1") == {{"weights": 20_000_000, "mark": 4}}, store.listing("step-1")
+store.remove("step-1")
+assert store.listing("step-1") == {{}}, store.listing("step-1")
+store.put("last", b"kept")
+print("stored by identity")
+END
+sleep 600
+"""
 STOPS = "#!/bin/bash\necho 'TRADEWIND BOOT FAILED: no luck'\nshutdown -h now\nsleep 600\n"
+GCP_ADDRESS = (
+    "curl -s -H Metadata-Flavor:Google http://$GCE_METADATA_HOST/computeMetadata/v1/instance/network-interfaces/0/ip"
+)
+_PLACE = "metadata/instance/network/interface/0/ipv4/ipAddress/0/privateIpAddress"
+AZURE_ADDRESS = (
+    "curl -s -H Metadata:true "
+    f"'http://'${{AZURE_POD_IDENTITY_AUTHORITY_HOST#http://}}'/{_PLACE}?api-version=2021-02-01&format=text'"
+)
 _IDENTITY = (
     "/subscriptions/s/resourceGroups/g/providers/Microsoft.ManagedIdentity/userAssignedIdentities/tradewind-node"
 )
@@ -107,12 +134,18 @@ def test_google(gcp: GcpEmulator, machines: Machines) -> None:
     assert machines.wait_ended([stopping], 60) == []
     assert "no luck" in provider.console("tw-1")
 
-    script.text = READ.format(cloud="gcp", url=gcp.url)
+    script.text = READ.format(cloud="gcp", url=gcp.url, address=GCP_ADDRESS)
     reading = launch(provider, "tw-2", GCP_SPOT)
     says(machines, reading, "refused: AuthError")
     assert "read: text of node" in provider.console("tw-2")
+    assert "address 127." in provider.console("tw-2")
     provider.terminate(["tw-2"])
     assert machines.wait_ended([reading], 60) == []
+
+    gcp.storage.buckets["checkpoints"] = {}
+    script.text = STORE.format(uri="gs://checkpoints/run-1")
+    says(machines, launch(provider, "tw-3", GCP_SPOT), "stored by identity")
+    assert gcp.storage.buckets["checkpoints"]["run-1/last"][0] == b"kept"
 
 
 @pytest.mark.slow
@@ -152,11 +185,19 @@ def test_azure(machines: Machines) -> None:
         until(lambda: state(provider, "tw-1") is not CloudState.RUNNING)
         assert "no luck" in provider.console("tw-1")
 
-        script.text = READ.format(cloud="azure", url=cloud.url)
+        script.text = READ.format(cloud="azure", url=cloud.url, address=AZURE_ADDRESS)
         launch(provider, "tw-2", AZURE_SPOT)
         reading = Names("f").vm("tw-2")
         says(machines, reading, "refused: AuthError")
         assert "read: text of node" in provider.console("tw-2")
+        assert "address 127." in provider.console("tw-2")
+        script.text = STORE.format(uri="abfs://checkpoints@account.dfs.core.windows.net/run-1")
+        launch(provider, "tw-3", AZURE_SPOT)  # storage itself is not emulated: the client gets as far as its token
+        storing = Names("f").vm("tw-3")
+        until(
+            lambda: (storing, "https://storage.azure.com") in cloud.metadata.asked_for,
+            lambda: machines.console(storing),
+        )
         cloud.compute.evict(next(vm for vm in cloud.compute.vms.values() if vm.name == reading), 0.5)
         assert machines.wait_ended([reading], 60) == []
         until(lambda: state(provider, "tw-2") is CloudState.GONE)

@@ -22,9 +22,9 @@ Why not moto: it takes 0.1 s for a launch and half a minute to list a thousand i
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -34,6 +34,7 @@ from types import TracebackType
 from typing import Any
 
 from tradewind.emulators import aws_s3
+from tradewind.emulators.alone import wait_for_the_end
 from tradewind.emulators.aws_books import Books, Machine, Region
 from tradewind.emulators.aws_calls import ACCOUNT, Calls, caller_identity, instance_item, service_quota
 from tradewind.emulators.aws_identity import ACCESS_KEY, SECRET_KEY, Caller, Identities
@@ -311,10 +312,16 @@ class _Handler(BaseHTTPRequestHandler):
 def main() -> None:
     parser = argparse.ArgumentParser(description="Runs an emulated AWS on loopback until it is interrupted.")
     parser.add_argument("--port", type=int, default=0, help="any free one unless given")
-    with AwsEmulator(port=parser.parse_args().port) as cloud:
-        sys.stdout.write(f"{cloud.url}  (access key {ACCESS_KEY}, secret key {SECRET_KEY})\n")
-        sys.stdout.flush()
-        threading.Event().wait()
+    parser.add_argument("--run-machines", action="store_true", help="run what is launched as processes")
+    arguments = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        cloud = stack.enter_context(AwsEmulator(port=arguments.port, tick_s=0.2))
+        if arguments.run_machines:
+            from tradewind.emulators.aws_machines import run_on_aws
+            from tradewind.emulators.machines import Machines
+
+            run_on_aws(cloud, stack.enter_context(Machines()))
+        wait_for_the_end(f"{cloud.url}  (access key {ACCESS_KEY}, secret key {SECRET_KEY})")
 
 
 if __name__ == "__main__":

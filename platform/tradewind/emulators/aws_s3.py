@@ -14,7 +14,6 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from typing import IO
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tradewind.emulators.aws_metadata import Answer
@@ -165,7 +164,7 @@ def refusal(refused: Refused) -> Answer:
     return Answer(refused.status, f'<?xml version="1.0" encoding="UTF-8"?>{body}'.encode(), "application/xml")
 
 
-def unchunked(stream: IO[bytes]) -> bytes:
+def unchunked(stream: io.BufferedIOBase) -> bytes:
     """A body in chunks, each after its size, until one of size 0; then lines up to an empty one."""
     found = bytearray()
     while size := int(stream.readline().split(b";")[0], 16):

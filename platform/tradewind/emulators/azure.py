@@ -20,9 +20,9 @@ Or on its own: `python -m tradewind.emulators.azure --login login.json`; `load_c
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-import sys
 import tempfile
 import threading
 import time
@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlencode
 
+from tradewind.emulators.alone import wait_for_the_end
 from tradewind.emulators.azure_compute import Compute
 from tradewind.emulators.azure_http import Answer, Cut, Refused, Request, make_certificate, serve
 from tradewind.emulators.azure_metadata import AzureMetadata
@@ -317,12 +318,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="An emulated Azure subscription on loopback.")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--login", type=Path, required=True, help="where to write a login that it accepts")
+    parser.add_argument("--run-machines", action="store_true", help="run what is launched as processes")
     arguments = parser.parse_args()
     emulator = AzureEmulator().start(arguments.port, tick_s=0.2)
     emulator.login_file(arguments.login)
-    sys.stdout.write(f"{emulator.url}\n")
-    sys.stdout.flush()
-    threading.Event().wait()
+    with contextlib.ExitStack() as stack:
+        stack.callback(emulator.close)
+        if arguments.run_machines:
+            from tradewind.emulators.azure_machines import run_on_azure
+            from tradewind.emulators.machines import Machines
+
+            run_on_azure(emulator, stack.enter_context(Machines()))
+        wait_for_the_end(emulator.url)
 
 
 if __name__ == "__main__":

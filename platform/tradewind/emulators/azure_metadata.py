@@ -37,6 +37,9 @@ class AzureMetadata:
     settle: Callable[[], None]
     announced: dict[str, Announced] = field(default_factory=dict)  # by event id
     acknowledged: list[str] = field(default_factory=list)  # event ids
+    asked_for: list[tuple[str, str]] = field(
+        default_factory=list
+    )  # machine, and the resource that it wanted a token of
 
     def announce(self, vm: str, kind: str, at_s: float) -> str:
         event_id = str(uuid.uuid4()).upper()
@@ -89,6 +92,7 @@ class AzureMetadata:
         if not names:
             told = {"error": "invalid_request", "error_description": "Identity not found"}
             return Told(400, json.dumps(told).encode(), {"Content-Type": "application/json"})
+        self.asked_for.append((vm.name, query.get("resource", "")))
         token, until_s = self.token(names[0].rpartition("/")[2]), int(time.time()) + 86400
         told = {"access_token": token, "expires_in": "86399", "expires_on": str(until_s), "token_type": "Bearer"}
         return _json({**told, "resource": query.get("resource", ""), "client_id": str(uuid.uuid4())})

@@ -1,5 +1,5 @@
-"""An emulated Google Cloud project on loopback: Compute Engine v1, TPU v2 and Secret Manager over REST, as the
-vendor's own SDKs speak it, and the metadata server.
+"""An emulated Google Cloud project on loopback: Compute Engine v1, TPU v2, Secret Manager and Cloud Storage over REST,
+as the vendor's own SDKs speak it, and the metadata server.
 
 Simulated: machines, disks, TPU nodes and queued resources with their states and operations; request ids; labels and
 filters; paging (small pages, so that it is always exercised); late listings; stock-outs, pools that follow a trace,
@@ -18,9 +18,9 @@ Or on its own: `python -m tradewind.emulators.gcp --credentials login.json`; `lo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-import sys
 import threading
 import time
 import uuid
@@ -30,17 +30,20 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlencode
 
+from tradewind.emulators.alone import wait_for_the_end
 from tradewind.emulators.gcp_compute import Compute
 from tradewind.emulators.gcp_http import JSON, Answer, Cut, Refused, Request, serve
 from tradewind.emulators.gcp_metadata import GcpMetadata, Host
 from tradewind.emulators.gcp_secrets import SecretManager
 from tradewind.emulators.gcp_state import Faults, Timeline
+from tradewind.emulators.gcp_storage import CloudStorage
 from tradewind.emulators.gcp_tpu import Tpu
 from tradewind.emulators.metadata_server import Asked
 
 _REFRESH, _CLIENT_SECRET, _TOKEN_PREFIX = "1//emulated-refresh-token", "GOCSPX-emulated", "ya29."
 DEFAULT_IMAGE = "deeplearning-platform-release/global/images/family/common-cu128-ubuntu-2204-py310"
 NOTICE_S = 30.0
+_STORAGE = re.compile(r"(/upload|/download)?/storage/v1/")
 _OWNER, _SECRETS = "owner", r"/v1/projects/([^/]+)/secrets"
 _COMPUTE, _TPU = r"/compute/v1/projects/([^/]+)", r"/v2/projects/([^/]+)/locations/([^/]+)"
 
@@ -62,6 +65,7 @@ class GcpEmulator:
         self.compute.images[DEFAULT_IMAGE] = {"name": "common-cu128-v20261101", "diskSizeGb": "50"}
         self.tpu = Tpu(project, self.time, self.faults, page_size)
         self.calls: list[str] = []  # "POST /compute/v1/..." of every call that came in
+        self.storage = CloudStorage(self.time, page_size)
         self.vault = SecretManager(project, self.time, page_size)
         self.metadata = GcpMetadata(project, self._host, self._account_token)
         # Service accounts of nodes, and the secrets that each may read; anything else is denied to them.
@@ -76,6 +80,7 @@ class GcpEmulator:
     def start(self, port: int = 0, *, tick_s: float = 0.0) -> Self:
         """`tick_s`: look at the clock by itself that often, so that machines boot and end without being asked for."""
         self._server = serve(self._answer, port)
+        self.storage.url = self.url
         if tick_s > 0:
             threading.Thread(target=self._tick, args=(tick_s,), name="gcp-emulator-tick", daemon=True).start()
         return self
@@ -144,6 +149,8 @@ class GcpEmulator:
             self._check_caller(request)
             self._check_weather(request)
             self._check_right(request)
+            if _STORAGE.match(request.path):
+                return self.storage.answer(request)
             launched = request.method == "POST" and not request.path.endswith(":testIamPermissions")
             answer = self._route(request)
         if launched and self.faults.hang_after_s:
@@ -210,11 +217,14 @@ class GcpEmulator:
             raise Refused(401, "authError", message, "UNAUTHENTICATED")
 
     def _check_right(self, request: Request) -> None:
-        """The owner may everything, but for `faults.denied`; a service account may read the secrets of its kind."""
+        """The owner may everything, but for `faults.denied`; a service account in `accounts` may read the
+        secrets of its kind, and use storage."""
         owner = self._tokens[request.headers["authorization"].removeprefix("Bearer ")]
         read = re.fullmatch(rf"{_SECRETS}/([^/]+)/versions/[^/]+:access", request.path)
         if read and "secretmanager.versions.access" in self.faults.denied:
             owner = "nobody"
+        if owner in self.accounts and _STORAGE.match(request.path):
+            return
         if owner != _OWNER and not (read and fnmatchcase(read[2], self.accounts.get(owner, ""))):
             what = "secretmanager.versions.access" if read else f"{request.method} {request.path}"
             message = f"Permission '{what}' denied for {owner} (or the resource may not exist)."
@@ -295,12 +305,17 @@ def main() -> None:
     parser.add_argument("--project", default="emulated")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--credentials", type=Path, required=True, help="where to write a login that it accepts")
+    parser.add_argument("--run-machines", action="store_true", help="run what is launched as processes")
     arguments = parser.parse_args()
     emulator = GcpEmulator(arguments.project).start(arguments.port, tick_s=0.2)
     emulator.credentials_file(arguments.credentials)
-    sys.stdout.write(f"{emulator.url}\n")
-    sys.stdout.flush()
-    threading.Event().wait()
+    with contextlib.ExitStack() as stack:
+        if arguments.run_machines:
+            from tradewind.emulators.gcp_machines import run_on_gcp
+            from tradewind.emulators.machines import Machines
+
+            run_on_gcp(emulator, stack.enter_context(Machines()))
+        wait_for_the_end(emulator.url)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,8 @@ class Cut(Exception):
     """The connection breaks instead of an answer."""
 
 
-Answer = tuple[int, JSON | str]
+Body = JSON | str | bytes  # JSON as such, a text or bytes as they are
+Answer = tuple[int, Body] | tuple[int, Body, Mapping[str, str]]  # with headers, where there are some
 
 
 def serve(answer: Callable[[Request], Answer], port: int = 0) -> ThreadingHTTPServer:
@@ -77,8 +78,11 @@ def serve(answer: Callable[[Request], Answer], port: int = 0) -> ThreadingHTTPSe
             raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             headers = {key.lower(): value for key, value in self.headers.items()}
             request = Request(self.command, parts.path, dict(parse_qsl(parts.query)), headers, raw)
+            more: Mapping[str, str] = {}
+            body: Body
             try:
-                code, body = answer(request)
+                code, body, *rest = answer(request)
+                more = rest[0] if rest else {}
             except Refused as refused:
                 code, body = refused.code, refused.body
             except Cut:
@@ -87,18 +91,27 @@ def serve(answer: Callable[[Request], Answer], port: int = 0) -> ThreadingHTTPSe
             except Exception:  # a defect of the emulator: loud, and not taken for the cloud's bad day
                 _log.exception("the emulator failed at %s %s", self.command, self.path)
                 code, body = 501, {"error": {"code": 501, "message": "defect in the emulator"}}
-            data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-            kind = "application/text" if isinstance(body, str) else "application/json; charset=UTF-8"
+            data = body if isinstance(body, bytes) else (body if isinstance(body, str) else json.dumps(body)).encode()
+            kind = "application/json; charset=UTF-8" if isinstance(body, dict) else "application/text"
             self.send_response(code)
             self.send_header("Content-Type", kind)
             self.send_header("Metadata-Flavor", "Google")
+            for name, value in more.items():
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
 
         do_GET = do_POST = do_DELETE = do_PATCH = do_PUT = answer
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server = _Server(("127.0.0.1", port), Handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(0.02,), name="gcp-emulator", daemon=True).start()
     return server
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away in the middle of an answer is no news; anything else went to the log."""
+        del request
+        _log.debug("the connection of %s broke", client_address, exc_info=True)

@@ -53,7 +53,13 @@ def host_name(node: TpuNode, number: int) -> str:
 def _instance(cloud: GcpEmulator, name: str, address: str, script: str, stopped: Callable[[], None]) -> Instance:
     def env(url: str) -> Mapping[str, str]:
         host = url.removeprefix("http://")
-        return {"GCE_METADATA_HOST": host, "GCE_METADATA_IP": host, "GCE_METADATA_TIMEOUT": "10"}
+        return {
+            "GCE_METADATA_HOST": host,
+            "GCE_METADATA_IP": host,
+            "GCE_METADATA_ROOT": host,  # where pyarrow's client looks
+            "GCE_METADATA_TIMEOUT": "10",
+            "CLOUD_STORAGE_EMULATOR_ENDPOINT": cloud.url,
+        }
 
     return Instance(name, address, script, lambda asked: cloud.metadata.told(name, asked), env, stopped)
 

@@ -20,6 +20,7 @@ from tradewind.emulators.gcp_tpu import TpuNode
 from tradewind.emulators.metadata_server import Asked, Told
 
 _ROOT = "/computeMetadata/v1/"
+_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _FLAVOR = {"Metadata-Flavor": "Google"}
 _POLL_S = 0.02
 
@@ -74,7 +75,7 @@ class GcpMetadata:
         host = self._find(name)
         if host is None:
             return None
-        if path.endswith("service-accounts/default/token"):
+        if re.fullmatch(rf"instance/service-accounts/(default|{re.escape(host.account)})/token", path):
             if not host.account:
                 return None
             return json.dumps({"access_token": self._token(host.account), "expires_in": 3599, "token_type": "Bearer"})
@@ -87,7 +88,7 @@ class GcpMetadata:
 
     def _tree(self, host: Host) -> dict[str, Any]:
         of = host.of
-        account = {"email": host.account, "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}
+        account = {"email": host.account, "scopes": [_SCOPE], "aliases": ["default"]}
         instance = {
             "attributes": _attributes(host),
             "id": str(of.body.get("id", "")),
@@ -96,7 +97,7 @@ class GcpMetadata:
             "name": host.name,
             "networkInterfaces": [{"ip": host.address}],
             "preempted": "TRUE" if of.preempted else "FALSE",
-            "serviceAccounts": {"default": {**account, "aliases": ["default"]}} if host.account else {},
+            "serviceAccounts": dict.fromkeys(["default", host.account], account) if host.account else {},
             "zone": f"projects/1/zones/{of.zone}",
         }
         return {"instance": instance, "project": {"projectId": self.project, "numericProjectId": "1"}}
