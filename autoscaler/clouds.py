@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 from tradewind.autoscaler.beside import Beside
 from tradewind.autoscaler.clock import Clock
 from tradewind.autoscaler.providers.base import CloudNode, LaunchSpec, PriceSource, Provider
+from tradewind.autoscaler.providers.partial import PartialListing
 from tradewind.autoscaler.settle import Listing
 from tradewind.autoscaler.view import LoopSettings
 from tradewind.errors import AmbiguousOutcome, InvalidRequest, ProviderError, Transient
@@ -33,6 +34,15 @@ class Outcome:
 
     launch_id: str
     error: Exception | None = None  # None: accepted
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """An answer to the question what is there. Of the regions `blind` it tells nothing."""
+
+    nodes: Sequence[CloudNode]
+    blind: frozenset[str] = frozenset()
+    wrong: str = ""
 
 
 @dataclass(slots=True)
@@ -109,6 +119,14 @@ def _trouble(done: Future[Any], what: str) -> str:
     return "the controller ends" if done.cancelled() else ""
 
 
+def _merged(known: Mapping[str, CloudNode], listed: _Listed | None) -> dict[str, CloudNode]:
+    """What was there before in the regions that did not answer, and all that was answered."""
+    if listed is None:
+        return dict(known)
+    old = {name: node for name, node in known.items() if node.offer.market.region in listed.blind}
+    return {**old, **{node.launch_id: node for node in listed.nodes}}
+
+
 class Clouds:
     """One for a loop. `providers` are by cloud name; one may serve several."""
 
@@ -130,37 +148,51 @@ class Clouds:
             for name in self._names.values()
         }
         self._offers = _Watch("prices", self._ask_prices, self._calls, settings.look_deadline_s)
+        self._known: dict[str, dict[str, CloudNode]] = {name: {} for name in self._lists}
         self._launches: dict[str, _Call[CloudNode]] = {}
         self._ends: list[tuple[frozenset[str], _Call[None]]] = []
+
+    @property
+    def by_name(self) -> Mapping[str, Provider]:
+        """Each provider once."""
+        return {name: self.providers[name] for name in self._names.values()}
 
     # --- questions --------------------------------------------------------------------------------------------
 
     def look(self, wait_s: float) -> tuple[Listing, dict[str, str]]:
         """Ask what is not being asked, wait a moment for answers, and tell what is known: the listing, and by cloud
-        what is wrong."""
+        what is wrong. Where only some regions answer, the others' nodes are as they were."""
         watches: list[_Watch[Any]] = [*self._lists.values(), self._offers]
         for watch in watches:
             watch.ask()
         while wait_s > 0 and (open_calls := [call for each in watches for call in each.under_way if not call.done()]):
             wait_s -= self._beside.wait(open_calls, wait_s)
         news = {name for name, watch in self._lists.items() if watch.take()}
-        wrong = {cloud: watch.wrong for cloud, watch in self._by_cloud() if watch.wrong}
-        nodes = {node.launch_id: node for watch in self._lists.values() for node in watch.answer or ()}
+        for name in news:
+            self._known[name] = _merged(self._known[name], self._lists[name].answer)
+        deaf = {cloud: watch.wrong for cloud, watch in self._by_cloud() if watch.wrong}
+        partly = {cloud: listed for cloud, watch in self._by_cloud() if (listed := watch.answer) and listed.blind}
+        blind = frozenset(deaf) | {f"{cloud}/{region}" for cloud, listed in partly.items() for region in listed.blind}
+        nodes = {name: node for known in self._known.values() for name, node in known.items()}
         began_s = {cloud: watch.began_s for cloud, watch in self._by_cloud() if self._name(cloud) in news}
-        return Listing(nodes, frozenset(wrong), began_s), wrong
+        wrong = {**{cloud: listed.wrong for cloud, listed in partly.items()}, **deaf}
+        return Listing(nodes, blind, began_s), wrong
 
     def offers(self) -> tuple[Sequence[Offer], str]:
         """The last prices, and what is wrong with them."""
         self._offers.take()
         return self._offers.answer or (), self._offers.wrong
 
-    def _list_at(self, name: str) -> Sequence[CloudNode]:
-        return self.providers[name].list_nodes()
+    def _list_at(self, name: str) -> _Listed:
+        try:
+            return _Listed(self.providers[name].list_nodes())
+        except PartialListing as error:
+            return _Listed(error.nodes, error.blind, str(error))
 
     def _ask_prices(self) -> Sequence[Offer]:
         return self._prices.offers(self._clock.now_s())
 
-    def _by_cloud(self) -> Iterable[tuple[str, _Watch[Sequence[CloudNode]]]]:
+    def _by_cloud(self) -> Iterable[tuple[str, _Watch[_Listed]]]:
         return ((cloud, self._lists[self._name(cloud)]) for cloud in self.providers)
 
     def _name(self, cloud: str) -> str:

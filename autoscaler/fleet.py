@@ -129,6 +129,8 @@ class FleetState:
     experience: Experience = field(default_factory=Experience)  # of markets
     never_joined: set[str] = field(default_factory=set)  # launched, given up or gone, and never in Ray
     simulated: bool = False
+    config: str = ""  # a digest of the fleet file, and since when it is this one
+    config_since_s: float = float("-inf")
     _offers: dict[Offer, Offer] = field(default_factory=dict, repr=False, compare=False)  # equal ones are one object
     _parts: dict[str, FleetState] = field(default_factory=dict, repr=False, compare=False)  # by cell
     _whole: FleetState | None = field(default=None, repr=False, compare=False)  # of a part: what it is a part of
@@ -197,6 +199,7 @@ class FleetState:
         part.refusals[:] = [refusal for refusal in self.refusals if refusal.launch_id in part.nodes]
         part.never_joined.update(self.never_joined & part.nodes.keys())
         part.simulated = self.simulated
+        part.config, part.config_since_s = self.config, self.config_since_s
 
     def apply(self, event: AnyEvent) -> None:
         self._apply(event)
@@ -300,6 +303,8 @@ class FleetState:
                 self._note_end(self.nodes[event.launch_id], event)
             case ControllerStarted():
                 self.simulated = event.simulated
+                if event.config and event.config != self.config:
+                    self.config, self.config_since_s = event.config, event.at_s
             case ClockJumped():
                 self._shift(event.jump_s)
             case _:
@@ -368,6 +373,7 @@ class FleetState:
                 node, **{name: at_s + jump_s for name, at_s in times.items() if at_s is not None}
             )
         self.refusals = [replace(refusal, at_s=refusal.at_s + jump_s) for refusal in self.refusals]
+        self.config_since_s += jump_s
 
     def _move(self, launch_id: str, to: NodeState, at_s: float, **changes: object) -> None:
         node = self.nodes[launch_id]

@@ -15,6 +15,7 @@ from tradewind.autoscaler.allocate import Allocation, grant
 from tradewind.autoscaler.beside import Beside, Inline
 from tradewind.autoscaler.clock import Clock
 from tradewind.autoscaler.clouds import Clouds
+from tradewind.autoscaler.debris import DebrisWatch
 from tradewind.autoscaler.dry_run import DryReconciler, would
 from tradewind.autoscaler.expected import new_book
 from tradewind.autoscaler.fleet import FleetState
@@ -71,6 +72,7 @@ class Loop:
         self.book = new_book(settings)
         if settings.buy_ahead:
             self.book.load(spans_of_events(past, clock.now_s()), clock.now_s())
+        self.debris = DebrisWatch(self.clouds.by_name, clock, beside or Inline())
         self.view: View | None = None
         self.plan: Plan | None = None
         self.targets: dict[str, Target] = {}
@@ -113,6 +115,7 @@ class Loop:
         self.plan = Plan(plan.at_s, (*troubles, *self.view.withheld, *plan.actions), plan.targets)
         self.reconciler.act(plan)
         self._note_holds(self.plan)
+        self._clean_up()
         self._report(snapshot, self.plan)
         return self.plan
 
@@ -317,6 +320,12 @@ class Loop:
                 jobs=hold.jobs,
             )
             self.record(event)
+
+    def _clean_up(self) -> None:
+        for cloud, name in () if self.settings.dry_run else self.debris.tick():
+            reason = f"left behind in {cloud} by a node that has ended, and used by nobody"
+            logger.info("%s is removed: %s", name, reason)
+            self.record(DecisionRecorded(at_s=self.clock.now_s(), action="clean", subject=name, reason=reason))
 
     def _report(self, snapshot: RaySnapshot | None, plan: Plan) -> None:
         """So that `ray status` tells the same story."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
-from tradewind.errors import Scope
+from tradewind.errors import InvalidRequest, Scope
 from tradewind.events import LaunchRefused
 from tradewind.model import EndReason, Market, Offer
 from tradewind.states import NodeState
@@ -82,7 +82,8 @@ class MarketMemory:
     @classmethod
     def of(cls, fleet: FleetState, now_s: float) -> MarketMemory:
         nodes, asked = fleet.nodes, fleet.experience
-        refused = _fold(fleet.refusals, nodes, asked.launched_when_asked_s, now_s)
+        told = (refusal for refusal in fleet.refusals if not _is_corrected(refusal, fleet))
+        refused = _fold(told, nodes, asked.launched_when_asked_s, now_s)
         suspects = (nodes[launch_id] for launch_id in list(fleet.never_joined))
         broken = _fold(_boot_failures(suspects), nodes, asked.joined_when_asked_s, now_s)
         return cls({**refused, **{f"boot/{key}": block for key, block in broken.items()}})
@@ -98,6 +99,11 @@ class MarketMemory:
     def is_clear_since(self, offer: Offer, since_s: float) -> bool:
         """Whether it was ruled out at no moment since then (an hour at most is remembered)."""
         return self.block_of(offer, since_s) is None
+
+
+def _is_corrected(refusal: LaunchRefused, fleet: FleetState) -> bool:
+    """What the cloud did not understand came from the fleet file; another file says something else."""
+    return refusal.error == InvalidRequest.__name__ and refusal.at_s < fleet.config_since_s
 
 
 def _boot_failures(nodes: Iterable[NodeRecord]) -> Iterator[LaunchRefused]:

@@ -200,6 +200,8 @@ def why_closed(offer: Offer, view: View) -> str:
         return "its price is not known"
     if offer.market.cloud in view.blind_clouds:
         return f"{offer.market.cloud} does not list its nodes"
+    if f"{offer.market.cloud}/{offer.market.region}" in view.blind_clouds:
+        return f"{offer.market.cloud} does not list its nodes in {offer.market.region}"
     block = view.memory.block_of(offer, view.now_s) if view.memory.blocks else None
     return block.describe(view.now_s) if block is not None else ""
 

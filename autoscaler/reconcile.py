@@ -30,7 +30,7 @@ from tradewind.events import (
     LaunchRequested,
     TerminateRequested,
 )
-from tradewind.model import LABEL_LAUNCH_ID, Offer
+from tradewind.model import LABEL_LAUNCH_ID, Capacity, Offer
 from tradewind.states import NodeState
 from tradewind.units import format_usd
 
@@ -227,6 +227,7 @@ class Reconciler:
             offer=node.offer,
             head_address=self.settings.head_address,
             labels={**node.offer.labels, LABEL_LAUNCH_ID: node.launch_id},
+            max_price_uusd_per_h=_most_for(node.offer),
             role=node.role,
         )
 
@@ -304,6 +305,12 @@ class Reconciler:
                     block_s=0.0,
                 )
             )
+
+
+def _most_for(offer: Offer) -> int | None:
+    """Spot prices move: beyond the regular price of the same machine, spot has no use. Where that is not known, the
+    cloud's own limit holds. From the offer on record, so that a repeated call is the same request."""
+    return offer.on_demand_uusd_per_h if offer.market.capacity is Capacity.SPOT else None
 
 
 def _decision(at_s: float, name: str, action: Drain | Terminate) -> AnyEvent:

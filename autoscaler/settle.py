@@ -36,8 +36,9 @@ _LIVING = (CloudState.PENDING, CloudState.RUNNING)
 @dataclass(frozen=True, slots=True)
 class Listing:
     """What all clouds list, by their last answers. `blind` are those that do not answer, of which nothing may be
-    concluded. Those with a new answer are in `began_s`, with the time when it was asked for: what happened after that
-    is not in it. Of the others everything has been concluded before."""
+    concluded: a cloud, or "cloud/region" where one region alone is silent. Those with a new answer are in `began_s`,
+    with the time when it was asked for: what happened after that is not in it. Of the others everything has been
+    concluded before."""
 
     nodes: Mapping[str, CloudNode] = field(default_factory=dict)
     blind: frozenset[str] = frozenset()
@@ -86,8 +87,9 @@ def settle(question: Question) -> Settlement:
 
 
 def _asked_at_s(node: NodeRecord | CloudNode, question: Question) -> float | None:
-    """Up to when the new answer of its cloud tells; None: there is none."""
-    return question.listing.began_s.get(node.offer.market.cloud)
+    """Up to when the new answer of its cloud tells of its region; None: there is none."""
+    market, listing = node.offer.market, question.listing
+    return None if f"{market.cloud}/{market.region}" in listing.blind else listing.began_s.get(market.cloud)
 
 
 def _settle_node(node: NodeRecord, question: Question) -> Settlement:

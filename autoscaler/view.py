@@ -129,7 +129,7 @@ class View:
     demand: Demand = field(default_factory=Demand)
     offers: tuple[Offer, ...] = ()
     memory: MarketMemory = field(default_factory=MarketMemory)
-    blind_clouds: frozenset[str] = frozenset()  # not listed at this tick: nothing is bought there
+    blind_clouds: frozenset[str] = frozenset()  # or "cloud/region": not listed at this tick, nothing is bought there
     launched_last_minute: int = 0
     tenants: Tenants = field(default_factory=Tenants)  # whose jobs and nodes are, where limits ask for it
     seen_resources: SeenResources = field(default_factory=dict)

@@ -11,6 +11,7 @@ from tradewind.cli_base import Options, emit, json_option, parse_duration, termi
 if TYPE_CHECKING:
     from tradewind.api import About
     from tradewind.client import Fleet
+    from tradewind.config import FleetConfig
 
 
 @click.command()
@@ -25,19 +26,35 @@ def demo(options: Options) -> None:
 @click.command()
 @click.argument("config", required=False, metavar="[FLEET.YAML]", type=click.Path(exists=True, dir_okay=False))
 @click.option("--foreground", is_flag=True, help="Stay here until Ctrl-C, with the log on the screen.")
-@click.option("--dry-run", is_flag=True, help="Look and decide, but launch and end nothing: `why now` tells what.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Look and decide, but launch and end nothing: `why now` tells what. In clouds: only show checks and prices.",
+)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask before money is spent in clouds.")
 @json_option
 @click.pass_obj
-def up(options: Options, config: str | None, foreground: bool, dry_run: bool, as_json: bool) -> None:
-    """Start a fleet: its controller and its Ray head. Nodes are bought when jobs ask for them."""
-    fleet_name = _name_in(config) if config else None
+def up(options: Options, config: str | None, foreground: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Start a fleet: its controller and its Ray head. Nodes are bought when jobs ask for them.
+
+    For a fleet in clouds, checks and prices come first, and a question.
+    """
+    fleet_name = None
+    if config:
+        found = _fleet_in(config)
+        fleet_name = found.name
+        if found.cloud_names and not _runs(options, fleet_name):
+            from tradewind.cli_clouds import ask_before_spending
+
+            if not ask_before_spending(found, yes=yes, dry_run=dry_run, as_json=as_json):
+                return
     options = _dry(options) if dry_run else options
     if foreground:
         raise click.exceptions.Exit(_run(options, config, fleet_name))
     with options.connect(start=True, config=config, fleet=fleet_name) as fleet:
         status = fleet.status()
-        found = {"fleet": status.fleet, "url": fleet.url, "pid": fleet.pid, "started": fleet.started}
-        emit(found, as_json, lambda: _started(fleet, status.fleet, status.ray_address))
+        answer = {"fleet": status.fleet, "url": fleet.url, "pid": fleet.pid, "started": fleet.started}
+        emit(answer, as_json, lambda: _started(fleet, status.fleet, status.ray_address))
     if config and not fleet.started:
         click.echo(f"{config} was not read again: `tradewind down` first, to start with it.", err=True)
     if dry_run and not status.dry_run:
@@ -52,13 +69,19 @@ def _dry(options: Options) -> Options:
     return replace(options, command=[*(options.command or CONTROLLER), "--dry-run"])
 
 
-def _name_in(config: str) -> str:
-    """The fleet's name in its file, all of which is checked by this."""
+def _fleet_in(config: str) -> FleetConfig:
+    """The file, all of which is checked by this."""
     from pathlib import Path
 
     from tradewind.config import load_fleet
 
-    return str(load_fleet(Path(config)).name)
+    return load_fleet(Path(config))
+
+
+def _runs(options: Options, fleet_name: str) -> bool:
+    from tradewind.controller_process import find_controller
+
+    return find_controller(options.place(fleet_name)) is not None
 
 
 def _run(options: Options, config: str | None, fleet_name: str | None) -> int:
@@ -87,6 +110,8 @@ def _started(fleet: Fleet, name: str, ray_address: str) -> str:
 @click.pass_obj
 def down(options: Options, yes: bool, as_json: bool) -> None:
     """Stop all jobs, end all nodes and the controller, and prove that nothing is left."""
+    from dataclasses import replace
+
     from tradewind.render import shutdown_text
     from tradewind.states import is_over
 
@@ -98,7 +123,23 @@ def down(options: Options, yes: bool, as_json: bool) -> None:
             names = ", ".join(job.job_id for job in running)
             click.confirm(f"{len(running)} not over: {names}. Stop and end the fleet?", abort=True, err=True)
         report = fleet.down()
+    left = _left_in_clouds(fleet)
+    report = replace(report, left=(*report.left, *left))
     emit(report, as_json, lambda: shutdown_text(report))
+    raise click.exceptions.Exit(1 if report.left else 0)
+
+
+def _left_in_clouds(fleet: Fleet) -> list[str]:
+    """The controller has ended what it knows. What else carries the fleet's tag goes now, and all regions are asked."""
+    if fleet.place is None or not (kept := fleet.place.folder / "fleet.yaml").exists():
+        return []
+    from tradewind.cli_clouds import prove_nothing_is_left
+
+    config = _fleet_in(str(kept))
+    if not config.cloud_names:
+        return []
+    sight = prove_nothing_is_left(config)
+    return [str(each) for each in (*sight.found, *sight.blind)]
 
 
 @click.command()
@@ -180,14 +221,23 @@ def preempt(options: Options, target: str, notice_s: float | None, as_json: bool
 
 
 @click.command()
+@click.argument("config", required=False, metavar="[FLEET.YAML]", type=click.Path(exists=True, dir_okay=False))
+@click.option("--cloud", type=click.Choice(["aws", "gcp", "azure"]), help="Only what this cloud says of the file.")
 @json_option
 @click.pass_obj
-def doctor(options: Options, as_json: bool) -> None:
-    """Check this machine and the fleet; each line that fails says what to do."""
+def doctor(options: Options, config: str | None, cloud: str | None, as_json: bool) -> None:
+    """Check this machine and the fleet; with a file, its clouds, too. Each line that fails says what to do.
+
+    In clouds: credentials, permissions (by dry runs), quotas, images, networks, secrets.
+    """
     from tradewind.doctor import run_checks
     from tradewind.render import checks_text
 
-    checks = run_checks(options.place())
+    checks = [] if cloud else run_checks(options.place())
+    if config or cloud:
+        from tradewind.cli_clouds import cloud_checks
+
+        checks += cloud_checks(options, config, cloud)
     emit(checks, as_json, lambda: checks_text(checks))
     raise click.exceptions.Exit(0 if all(check.ok for check in checks) else 1)
 

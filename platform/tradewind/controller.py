@@ -86,6 +86,7 @@ class Controller:
     pack: Callable[[Path], str] | None = None  # a job's folder -> what stands for it; None: heads have our disk
     end_timeout_s: float = STOP_TIMEOUT_S  # for all nodes
     clean_up: Callable[[], Sequence[str]] = tuple  # what nodes leave behind; what could not be removed
+    config_digest: str = ""  # of the fleet file
     ended: threading.Event = field(default_factory=threading.Event)
     _desk: ForecastDesk = field(default_factory=ForecastDesk)
     _started_at_s: float = field(default_factory=time.time)
@@ -101,7 +102,12 @@ class Controller:
     def start(self) -> None:
         self.journal.record(
             ControllerStarted(
-                at_s=time.time(), fleet=self.name, pid=os.getpid(), version=__version__, simulated=self.simulated
+                at_s=time.time(),
+                fleet=self.name,
+                pid=os.getpid(),
+                version=__version__,
+                simulated=self.simulated,
+                config=self.config_digest,
             )
         )
         for cell in self.cells.values():

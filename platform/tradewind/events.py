@@ -42,6 +42,7 @@ class ControllerStarted:
     pid: int
     version: str
     simulated: bool  # the local cloud: every amount is a pretence
+    config: str = ""  # a digest of the fleet file
     kind: Literal["controller_started"] = "controller_started"
 
 
@@ -271,7 +272,7 @@ class DecisionRecorded:
     """One action of a plan, with its reason and what it beat."""
 
     at_s: float
-    action: str  # "launch", "drain", "terminate", "hold", "adopt", "grant"
+    action: str  # "launch", "drain", "terminate", "hold", "adopt", "grant", "clean"
     subject: str  # launch id, job id (of a grant), or what was asked for
     reason: str
     alternatives: tuple[str, ...] = ()

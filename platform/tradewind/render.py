@@ -195,9 +195,10 @@ def checks_text(checks: Sequence[Check]) -> str:
 def shutdown_text(report: ShutdownReport) -> str:
     jobs, nodes = len(report.jobs_stopped), len(report.nodes_ended)
     note = " (simulated)" if report.simulated else ""
+    left = "\n".join(["STILL THERE:", *(f"  {each}" for each in report.left), ""])
     return (
         f"Stopped {jobs} job{'' if jobs == 1 else 's'}, ended {nodes} node{'' if nodes == 1 else 's'}. "
-        f"Nothing is left. Cost in all: {format_usd(report.cost_uusd)}{note}"
+        f"{left if report.left else 'Nothing is left. '}Cost in all: {format_usd(report.cost_uusd)}{note}"
     )
 
 

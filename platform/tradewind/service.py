@@ -141,6 +141,9 @@ def settings_of(config: FleetConfig, head_address: str) -> LoopSettings:
         idle_timeout_s=timing.idle_timeout_s,
         min_node_life_s=timing.min_node_life_s,
         boot_timeout_s=timing.boot_timeout_s,
+        look_deadline_s=timing.look_deadline_s,
+        launch_deadline_s=timing.launch_deadline_s,
+        end_deadline_s=timing.end_deadline_s,
         buy_ahead=forecast.buy_ahead,
         forecast_step_s=forecast.step_s,
         usual_boot_s=forecast.usual_boot_s,
@@ -158,6 +161,10 @@ def settings_of(config: FleetConfig, head_address: str) -> LoopSettings:
             max_share=config.market.max_share,
         ),
     )
+
+
+def digest_of(config: FleetConfig) -> str:
+    return hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:16]
 
 
 def _rule(rule: LimitRule) -> Rule:
@@ -219,6 +226,7 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
             pack=opened.pack,
             end_timeout_s=opened.end_timeout_s,
             clean_up=opened.clean_up,
+            config_digest=digest_of(config),
         )
         server = stack.enter_context(serve(create_app(controller, place.make_token())))
         controller.start()

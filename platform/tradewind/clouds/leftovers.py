@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tradewind.autoscaler.providers.base import CloudNode, CloudState
+from tradewind.autoscaler.providers.base import CloudState
 from tradewind.autoscaler.providers.secrets import SecretStore
 from tradewind.clouds.providers import CellCloud
 from tradewind.clouds.secret_stores import secrets_prefix
@@ -54,11 +54,7 @@ def look(cell: CellCloud, secrets: SecretStore | None) -> Sight:
 def _nodes(cell: CellCloud) -> Iterator[Leftover]:
     for node in cell.provider.list_nodes():
         if node.state is not CloudState.GONE:
-            yield Leftover(cell.plan.name, "node", node.launch_id, _described(node))
-
-
-def _described(node: CloudNode) -> str:
-    return f"{node.offer.market}, {node.state}"
+            yield Leftover(cell.plan.name, "node", node.launch_id, f"{node.offer.market}, {node.state}")
 
 
 def _debris(cell: CellCloud) -> Iterator[Leftover]:

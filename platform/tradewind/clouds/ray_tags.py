@@ -1,35 +1,22 @@
 """Ray's tags of the nodes that `ray up` made, kept in a file beside the fleet's log.
 
 The clouds keep our own tags, which tell whose a node is; what Ray writes on it (hashes of its settings, a status) is of
-use to the next `ray up` on this machine alone. A head is known by its launch id wherever one looks from.
+use to the next `ray up` on this machine alone.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tradewind.autoscaler.providers.local_processes import write_atomically
 
-HEAD_PREFIX = "tw-head-"
-
-
-def is_head(launch_id: str) -> bool:
-    return launch_id.startswith(HEAD_PREFIX)
-
-
-def new_id(*, head: bool) -> str:
-    return f"{HEAD_PREFIX if head else 'tw-'}{uuid.uuid4().hex[:12]}"
-
-
 @dataclass
 class TagBook:
-    """By launch id. Shared between threads; written before a launch call, so that a killed `ray up` repeats it under
-    the same id."""
+    """By launch id. Shared between threads."""
 
     path: Path
     _lock: threading.Lock = field(default_factory=threading.Lock)
