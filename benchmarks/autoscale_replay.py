@@ -221,7 +221,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--factors",
         type=float,
         nargs="*",
-        default=[1.0, 2.0, 4.0, 30.0],
+        default=[4.0, 20.0, 30.0, 60.0],
         help="further prices of waiting, in node prices",
     )
     parser.add_argument("--seed", type=int, default=0)

@@ -1,24 +1,39 @@
 """How much more than now may be wanted before a node could come: the head-room that a series needs. Bounded memory.
 
 Stands beside the forecaster of the level, which says where demand will be on average over a step. Nodes are bought
-against something else: how far demand rises above the present while one boots. So the growth within each step (the most
-by which demand rises from one of its moments to a later one) is a series of its own, forecast by the same means: after
-a burst more is expected than on a quiet night. The quantiles that are given are the present level plus the growth's.
+against something else: how far demand rises above the present while one boots (the most by which it rises from one
+moment to a later one). People send jobs in sittings: when something has just come, more will, and how much is told by
+what came after such moments before. So the chances are those of all past looks, each weighted by its likeness to now:
+
+    weight = (exp(-distance^2 / 2) + PRIOR / looks) * fading
+
+where the distance is between the logarithms of how often demand rose: in the last step, in the five before it, and in
+the thirty before those.
+
+How often it rose counts, not by how much: a sweep of a hundred jobs is one thing that somebody did.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tradewind.autoscaler.forecast.forecaster import LONGEST_GAP, WINDOW, Forecaster
-from tradewind.autoscaler.forecast.outlook import Forecast
-from tradewind.autoscaler.forecast.series import SeriesKey, Span, Step
+import numpy as np
 
-_LONGEST_GAP_S = LONGEST_GAP * 86400.0  # as for the level
-_LOADED_STEPS = 288  # of the past; each costs milliseconds when a controller starts
+from tradewind.autoscaler.forecast.candidates import LEVELS
+from tradewind.autoscaler.forecast.forecaster import FEWEST_ERRORS
+from tradewind.autoscaler.forecast.looks import Column, Looks
+from tradewind.autoscaler.forecast.outlook import Forecast, Outlook
+from tradewind.autoscaler.forecast.series import SeriesKey, Span, levels_of_spans
+
+LOOKS = 5  # in a step
+WINDOW = 2016  # steps that are learned from: a week of five minutes
+SPANS = (1, 6, 36)  # steps
+NEAR = (0.5, 0.7, 1.0)  # how far apart two counts may lie to be alike, as a difference of logarithms
+PRIOR = 10.0  # looks: so many unlike ones count as one alike, so that a few likenesses do not decide alone
+HALF_LIFE = 0.5  # of the window
+MODEL = "what came after similar moments"
 
 
 class Growth:
@@ -26,35 +41,81 @@ class Growth:
 
     def __init__(self, step_s: float, window: int = WINDOW) -> None:
         self.step_s = step_s
-        self._forecaster = Forecaster(step_s, (step_s,), window)
-        self._start_s: float | None = None  # of the open step
-        self._looked_s = 0.0
-        self._trough = self._rise = self._level = 0.0
+        self._window = window
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        spans = tuple(span * LOOKS for span in SPANS)
+        self._looks = Looks(self._window * LOOKS, LOOKS + 1, spans)
+        self._number: int | None = None  # of the open look, counted from the epoch
+        self._outlook: Outlook | None = None  # of the growth alone; None: not reckoned since something changed
 
     def observe(self, at_s: float, level: float) -> None:
         """Demand is `level` from `at_s` on. Call it at every tick."""
         if not (math.isfinite(at_s) and math.isfinite(level)):
             return
-        start_s = math.floor(at_s / self.step_s) * self.step_s
-        if self._start_s is None or start_s < self._start_s or at_s - self._looked_s > _LONGEST_GAP_S:
-            # The first look, a clock that was set back, or a long silence: the open step begins anew.
-            self._start_s, self._trough, self._rise, self._level = start_s, level, 0.0, level
-        while self._start_s < start_s:
-            is_known = self._start_s < self._looked_s + self.step_s
-            self._forecaster.add(Step(self._start_s, self._rise, is_known))
-            self._start_s, self._trough, self._rise = self._start_s + self.step_s, self._level, 0.0
-        self._level, self._looked_s = level, at_s
-        self._trough = min(self._trough, level)
-        self._rise = max(self._rise, level - self._trough)
+        number = math.ceil(at_s / self.step_s * LOOKS - 1e-6)
+        if self._number is None or number - self._number > self._window * LOOKS:
+            self._start_anew()
+            self._begin(is_known=True)
+        elif number < self._number:  # a clock that was set back: nothing is learned across it
+            self._begin(is_known=False)
+        else:
+            for later in range(1, number - self._number + 1):
+                self._begin(is_known=later <= LOOKS)
+        self._number = number
+        if level != self._looks.level or self._looks.length == 1:
+            self._looks.see(level)
+            self._outlook = None
+
+    def _begin(self, is_known: bool) -> None:
+        self._looks.begin(is_known)
+        self._outlook = None
 
     def forecast(self, now_s: float) -> Forecast:
         """Of the most that is wanted within a step from now."""
-        growth = self._forecaster.forecast(now_s)
-        outlooks = tuple(
-            replace(outlook, values=tuple(self._level + value for value in outlook.values))
-            for outlook in growth.outlooks
+        if self._number is None:
+            return Forecast(None, 0.0, 0, ())
+        if self._outlook is None:
+            self._outlook = self._reckon()
+        level, growth = self._looks.level, self._outlook
+        above = replace(
+            growth,
+            values=tuple(level + value for value in growth.values),
+            chances=tuple((level + value, chance) for value, chance in growth.chances),
         )
-        return replace(growth, age_s=0.0, outlooks=outlooks)
+        return Forecast(now_s, 0.0, self._looks.length // LOOKS, (above,))
+
+    def _reckon(self) -> Outlook:
+        signs, rises = self._looks.settled()
+        is_enough = self._looks.length > (FEWEST_ERRORS + 1) * LOOKS and len(rises) >= FEWEST_ERRORS
+        chances = self._chances(signs, rises) if is_enough else ()
+        return Outlook(
+            horizon_s=self.step_s,
+            values=tuple(_quantile(chances, level) for level in LEVELS),
+            has_interval=is_enough,
+            model=MODEL,
+            reason=f"{len(rises)} past moments, those before which demand had risen as often count most",
+            scored=len(rises),
+            wape=None,
+            persistence_wape=None,
+            coverage=None,
+            chances=chances,
+        )
+
+    def _chances(self, signs: Column, rises: Column) -> tuple[tuple[float, float], ...]:
+        """(growth, chance of more than it)"""
+        apart = (signs - self._looks.signs()[:, None]) / np.array(NEAR)[:, None]
+        age = np.arange(len(rises) - 1, -1, -1) / (self._window * LOOKS)
+        weights = (np.exp(-0.5 * (apart**2).sum(axis=0)) + PRIOR / len(rises)) * 0.5 ** (age / HALF_LIFE)
+        values, places = np.unique(rises, return_inverse=True)
+        below = np.cumsum(np.bincount(places, weights))
+        chances = np.maximum(1.0 - below / below[-1], 0.0)
+        return tuple(zip(values.tolist(), chances.tolist(), strict=True))
+
+
+def _quantile(chances: Sequence[tuple[float, float]], level: float) -> float:
+    return next((value for value, chance in chances if chance <= 1.0 - level + 1e-9), 0.0)
 
 
 class GrowthBook:
@@ -83,19 +144,11 @@ class GrowthBook:
         """The past, out of the event log: so that a controller that starts again does not begin from nothing."""
         for key, mine in spans.items():
             growth = self._growths[key] = Growth(self.step_s, self._window)
-            for at_s, level in _levels(mine, until_s - _LOADED_STEPS * self.step_s):
+            since_s = max(min(span.start_s for span in mine), until_s - self._window * self.step_s)
+            moments_s = np.arange(since_s, until_s, self.step_s / LOOKS)
+            for at_s, level in zip(moments_s.tolist(), levels_of_spans(mine, moments_s).tolist(), strict=True):
                 growth.observe(at_s, level)
             self._wanted_at_s[key] = max(min(span.end_s, until_s) for span in mine)
 
     def forecasts(self, now_s: float) -> dict[SeriesKey, Forecast]:
         return {key: growth.forecast(now_s) for key, growth in sorted(self._growths.items())}
-
-
-def _levels(spans: Sequence[Span], since_s: float) -> Iterator[tuple[float, float]]:
-    """The level from `since_s` on, whenever it changes."""
-    edges = sorted([(span.start_s, span.amount) for span in spans] + [(span.end_s, -span.amount) for span in spans])
-    level = 0.0
-    for (at_s, change), following in itertools.zip_longest(edges, edges[1:]):
-        level += change
-        if following is None or following[0] > max(at_s, since_s):
-            yield max(at_s, since_s), level

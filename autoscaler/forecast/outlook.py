@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,7 @@ class Outlook:
     wape: float | None  # sum of absolute errors of the median by sum of demand, fading; None: no demand yet
     persistence_wape: float | None
     coverage: tuple[float, float] | None  # share of outcomes under the 90 % quantile, and under or at it
+    chances: tuple[tuple[float, float], ...] = ()  # (amount, chance of more), in order, where more than LEVELS is known
 
     def quantile(self, level: float) -> float:
         """Any level between 0 and 1; linear between the LEVELS, and level beyond the outermost."""
@@ -42,7 +44,11 @@ class Outlook:
         return self.quantile(0.9)
 
     def chance_above(self, amount: float) -> float:
-        """How likely demand is to be above `amount`. Outside of the outermost quantiles, their chance: never 0 or 1."""
+        """How likely demand is to be above `amount`. Where only quantiles are known, outside of the outermost ones:
+        their chance, never 0 or 1."""
+        if self.chances:
+            known = bisect.bisect_right(self.chances, amount, key=lambda pair: pair[0])
+            return self.chances[known - 1][1] if known else 1.0
         above = [level for level, value in zip(LEVELS, self.values, strict=True) if value > amount]
         if len(above) == len(LEVELS):
             return 1.0 - LEVELS[0]

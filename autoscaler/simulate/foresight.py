@@ -10,9 +10,10 @@ from typing import Protocol
 
 import numpy as np
 
-from tradewind.autoscaler.expected import new_book
+from tradewind.autoscaler.expected import new_book, step_s_of
 from tradewind.autoscaler.forecast import Forecast, Outlook, SeriesKey
 from tradewind.autoscaler.forecast.candidates import LEVELS
+from tradewind.autoscaler.forecast.growth import LOOKS
 from tradewind.autoscaler.simulate.trace import DAY_S, TraceJob
 from tradewind.autoscaler.view import LoopSettings
 
@@ -40,7 +41,7 @@ class Learned:
     """As in the loop: from what has been seen until now."""
 
     def __init__(self, settings: LoopSettings) -> None:
-        self.step_s: float | None = settings.forecast_step_s
+        self.step_s: float | None = step_s_of(settings) / LOOKS
         self._book = new_book(settings)
 
     def forecasts(self, now_s: float, wanted: Wanted) -> dict[SeriesKey, Forecast]:

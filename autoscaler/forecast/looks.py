@@ -1,0 +1,89 @@
+"""The last looks at one series, equally far apart: what rose before each, and how far it rose after. Bounded memory.
+
+Stands under growth.py. The newest look is open: it is of the present, and changes with every observation until the next
+begins. What came after a look is known once `ahead` further ones are over; a span that nobody looked at is not learned
+from.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Column = npt.NDArray[np.float32]
+
+_END, _PEAK, _IS_KNOWN, _RISES, _OUTCOME, _SIGNS = range(6)  # rows of the table; the signs are all that follow
+_UNKNOWN = -1.0
+_SMALLEST = 256
+
+
+class Looks:
+    """`spans` are numbers of looks: rises are counted within the first, between the first and the second, and so on."""
+
+    def __init__(self, window: int, ahead: int, spans: tuple[int, ...]) -> None:
+        self.length = 0
+        self._window, self._ahead, self._spans = window, ahead, spans
+        self._table = np.zeros((_SIGNS + len(spans), _SMALLEST), dtype=np.float32)
+
+    @property
+    def level(self) -> float:
+        return float(self._table[_END, self.length - 1])
+
+    def begin(self, is_known: bool) -> None:
+        """A further look, at the level of the last one until something is seen."""
+        if self.length:
+            self._settle()
+        if self.length == self._table.shape[1]:
+            self._make_room()
+        new, last = self.length, max(self.length - 1, 0)
+        self._table[:, new] = self._table[:, last]
+        self._table[_PEAK, new] = self._table[_END, last]
+        self._table[_IS_KNOWN, new], self._table[_OUTCOME, new] = is_known, _UNKNOWN
+        self.length += 1
+        self._sign()
+
+    def see(self, level: float) -> None:
+        """In the newest look."""
+        now = self.length - 1
+        is_first = now == 0
+        self._table[_END, now] = level
+        self._table[_PEAK, now] = level if is_first else max(self._table[_PEAK, now], level)
+        if not is_first and self._table[_PEAK, now] > self._table[_END, now - 1]:
+            self._table[_RISES, now] = self._table[_RISES, now - 1] + 1
+        self._sign()
+
+    def settled(self) -> tuple[Column, Column]:
+        """Of each look whose outcome was seen, oldest first: its signs (sign, look), and how far demand rose after."""
+        last = max(self.length - 1 - self._ahead, 0)
+        rows = slice(max(last - self._window, 0), last)
+        is_seen = self._table[_OUTCOME, rows] != _UNKNOWN
+        return self._table[_SIGNS:, rows][:, is_seen], self._table[_OUTCOME, rows][is_seen]
+
+    def signs(self) -> Column:
+        """Of the newest look: how often demand had risen in each span, on a logarithmic scale."""
+        return self._table[_SIGNS:, self.length - 1]
+
+    def _sign(self) -> None:
+        now = self.length - 1
+        rises = self._table[_RISES]
+        counts = [rises[now] - (rises[now - span] if now >= span else 0.0) for span in self._spans]
+        self._table[_SIGNS:, now] = np.log1p(np.diff(counts, prepend=0.0))
+
+    def _settle(self) -> None:
+        """The newest look is over, and with it what came after the one `ahead` before."""
+        origin = self.length - 1 - self._ahead
+        since = slice(origin, self.length)
+        if origin >= 0 and self._table[_IS_KNOWN, since].all():
+            lows = np.minimum.accumulate(self._table[_END, since][:-1])
+            self._table[_OUTCOME, origin] = max(float((self._table[_PEAK, since][1:] - lows).max()), 0.0)
+
+    def _make_room(self) -> None:
+        """Twice as much, until the window is full; then the oldest go, a quarter of the window at once."""
+        keep = self._window + self._ahead + self._spans[-1]
+        if self.length >= keep + keep // 4:
+            self._table[:, :keep] = self._table[:, self.length - keep : self.length]
+            self._table[_RISES, :keep] -= self._table[_RISES, 0]  # only differences count: small numbers are exact
+            self.length = keep
+        else:
+            more = min(self.length, keep + keep // 4 - self.length)
+            self._table = np.concatenate([self._table, np.zeros_like(self._table[:, :more])], axis=1)
