@@ -37,13 +37,17 @@ _OURS = [sys.executable, "-c", "from tradewind.cli import main; main()", "catalo
 _TIMEOUT_S = 600
 
 
+class NoAnswer(Exception):
+    """A program failed; the last line of what it said."""
+
+
 def cpu_s(command: Sequence[str], env: Mapping[str, str]) -> tuple[float, str]:
     """User and system time of one run, and what it printed."""
     before = os.times()
     done = subprocess.run(command, capture_output=True, text=True, env=dict(env), timeout=_TIMEOUT_S, check=False)
     after = os.times()
     if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+        raise NoAnswer((done.stderr.strip().splitlines() or ["no reason given"])[-1])
     return after.children_user - before.children_user + after.children_system - before.children_system, done.stdout
 
 
@@ -101,11 +105,15 @@ def compare(given: argparse.Namespace, folder: Path) -> list[Bar]:
             mine_s.append(took_s)
         told = f"{question} {capacity}: ours ${usd:.4f}/h {choice} ({took_s * 1000:.0f} ms)"
         if given.sky:
-            took_s, their_usd, their_choice = theirs(question, capacity, given.sky, folder / "home")
-            peer_s.append(took_s)
-            told += f"; skypilot ${their_usd:.4f}/h {their_choice} ({took_s * 1000:.0f} ms)"
-            dearer += usd > their_usd + 1e-6
-            mine_usd, peer_usd = mine_usd + usd, peer_usd + their_usd
+            try:
+                took_s, their_usd, their_choice = theirs(question, capacity, given.sky, folder / "home")
+            except NoAnswer as failed:  # of the peer: counted on neither side
+                told += f"; skypilot gives no answer: {failed}"
+            else:
+                peer_s.append(took_s)
+                told += f"; skypilot ${their_usd:.4f}/h {their_choice} ({took_s * 1000:.0f} ms)"
+                dearer += usd > their_usd + 1e-6
+                mine_usd, peer_usd = mine_usd + usd, peer_usd + their_usd
         if not given.json:
             print(told, flush=True)
     return _bars(mine_s, peer_s, dearer, mine_usd, peer_usd)
