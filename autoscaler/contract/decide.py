@@ -1,9 +1,9 @@
 """Where a job with a contract runs until the next tick: a pure function of a view, with its reason.
 
-The costs of all choices come from the tables of induction.py; the cheapest is taken. Before that, the safety net takes out
-every choice after which on-demand, begun at the next tick at the fastest size, could be late. It looks at the clock, the work
-and the restart alone: no belief about a market can switch it off. Where the deadline cannot be kept any more, the job goes on
-as fast as it can.
+The costs of all choices come from the tables of induction.py; the cheapest is taken. Before that, the safety net takes
+out every choice after which on-demand, begun at the next tick at the fastest size, could be late. It looks at the
+clock, the work and the restart alone: no belief about a market can switch it off. Where the deadline cannot be kept any
+more, the job goes on as fast as it can.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def choices(view: ContractView) -> Iterator[Choice]:
     for replicas in _sizes(view):
         if _cheapest_uusd(view, replicas) >= best_uusd:
             continue
-        for choice in _Size(view, replicas).choices():
+        for choice in Size(view, replicas).choices():
             best_uusd = min(best_uusd, choice.cost_uusd)
             yield choice
 
@@ -60,7 +60,7 @@ def _cheapest_uusd(view: ContractView, replicas: int) -> float:
     return min(prices) * replicas * view.work_left_s / view.speeds[replicas - 1] / 3600.0
 
 
-class _Size:
+class Size:
     """The choices with one number of replicas."""
 
     def __init__(self, view: ContractView, replicas: int) -> None:
@@ -72,16 +72,18 @@ class _Size:
         self.uusd = view.on_demand_uusd_per_h * replicas  # an hour of it
         self.here = view.running if view.running and view.running.replicas == replicas else None
         self.warming_h = self.here.warming_s / 3600.0 if self.here else 0.0
-        self.is_up = any(market.is_open for market in view.spot)
+        open_h = [market.age_h for market in view.spot if market.is_open]
+        self.is_up = bool(open_h)
+        self.age_h = max(open_h, default=view.together_age_h)
 
     def choices(self) -> Iterator[Choice]:
         if self.slack_h + _EPSILON_S / 3600.0 < self._begin_h(_ON_DEMAND, self.view.on_demand_key)[0]:
             return
         yield self._on_demand()
         if not self.is_up and self.net_s >= self.view.tick_s:
-            table = self._table(None)
-            hours = table.at(table.idle, self.view.together_age_h >= YOUNG_H, self.work_h, self.slack_h)
-            yield Choice("", None, 0, hours * self.uusd)
+            table = self.table()
+            hours = table.at(table.idle, self.age_h >= YOUNG_H, self.work_h, self.slack_h)
+            yield Choice("", None, self.replicas, hours * self.uusd)
         reaction_s = self.view.tick_s if self.view.reaction_s is None else self.view.reaction_s
         for market in self.view.spot:
             lost_h, _ = self._begin_h(_SPOT, market.key)
@@ -96,29 +98,27 @@ class _Size:
 
     def _on_demand(self) -> Choice:
         lost_h, _ = self._begin_h(_ON_DEMAND, self.view.on_demand_key)
-        open_markets = [market for market in self.view.spot if market.is_open]
-        table = self._table(None)
-        is_old = max((market.age_h for market in open_markets), default=self.view.together_age_h) >= YOUNG_H
-        hours = table.on_demand_h(self.work_h, self.slack_h - lost_h, self.is_up, is_old) + lost_h
+        left_h = self.slack_h - lost_h
+        hours = self.table().on_demand_h(self.work_h, left_h, self.is_up, self.age_h >= YOUNG_H) + lost_h
         return Choice(self.view.on_demand_key, _ON_DEMAND, self.replicas, hours * self.uusd)
 
     def _spot(self, market: SpotMarket, lost_h: float) -> Choice:
-        table = self._table(market)
+        table = self.table(market)
         price = market.price_uusd_per_h / self.view.on_demand_uusd_per_h
         hours = table.at(table.spot, market.age_h >= YOUNG_H, self.work_h, self.slack_h - lost_h) + price * lost_h
         return Choice(market.key, _SPOT, self.replicas, hours * self.uusd)
 
-    def _table(self, market: SpotMarket | None) -> Table:
-        """With the rates of one market; without one, of the market that is or was best."""
+    def market(self) -> SpotMarket:
+        """The spot market that is best now, or was: its rates stand for those to come."""
+        return min(self.view.spot, key=lambda each: (not each.is_open, each.price_uusd_per_h, -each.age_h))
+
+    def table(self, market: SpotMarket | None = None) -> Table:
+        """With the rates and the price of one market."""
         view = self.view
-        if market is None:
-            market = min(
-                view.spot, key=lambda each: (not each.is_open, each.price_uusd_per_h, -each.age_h), default=None
-            )
-        if market is None:
-            seen, price = view.together, 1.0
-        else:
-            seen, price = market.seen, market.price_uusd_per_h / view.on_demand_uusd_per_h
+        if market is None and view.spot:
+            market = self.market()
+        seen = market.seen if market else view.together
+        price = market.price_uusd_per_h / view.on_demand_uusd_per_h if market else 1.0
         return solve(
             Terms(
                 odds_of(view.together, seen, view.others),
@@ -128,6 +128,12 @@ class _Size:
                 _above(max(self.slack_h, 2.0 * self.restart_h, 0.1)),
             )
         )
+
+
+def sized(view: ContractView) -> Size:
+    """With the number of replicas that is cheapest now; the fastest where no choice is in time."""
+    best = min(choices(view), key=lambda choice: choice.cost_uusd, default=None)
+    return Size(view, best.replicas if best else view.fastest)
 
 
 def _above(hours: float) -> float:

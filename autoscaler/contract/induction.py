@@ -1,9 +1,10 @@
 """The least expected cost of a job with a deadline, by backward induction. Pure: rates and prices in, a table out.
 
-State: work left, slack (time left - work left), and what there is: nothing, a spot machine, or an on-demand machine while
-spot is or is not to be had; each spell young or old (odds.py). Working takes work and leaves the slack; being idle takes slack
-and leaves the work; a new machine costs `restart_h` of slack, and its price for that long. With less slack than one restart
-only a running on-demand machine is in time. Along the work w, with rate r at which something happens whose value is R:
+State: work left, slack (time left - work left), and what there is: nothing, a spot machine, or an on-demand machine
+while spot is or is not to be had; each spell young or old (odds.py). Working takes work and leaves the slack; being
+idle takes slack and leaves the work; a new machine costs `restart_h` of slack, and its price for that long. With less slack
+than one restart only a running on-demand machine is in time. Along the work w, with rate r at which something happens
+whose value is R:
 
     V' = price + r (R - V)   ->   V(w) = e^(-r h) V(w - h) + ...       exact for R that is linear between the points
 
@@ -67,6 +68,19 @@ class Table:
         (a, b), (c, d) = rows[row : row + 2, int(is_old), left : left + 2].tolist()
         return float((1.0 - up) * (a + right * (b - a)) + up * (c + right * (d - c)))
 
+    def at_all(self, rows: Values, is_old: NDArray[np.bool_], work_h: Values, slack_h: Values) -> Values:
+        """The same for many states at once."""
+        edges = np.array(self.slacks_h)
+        row = np.clip(np.searchsorted(edges, slack_h, side="right") - 1, 0, len(edges) - 2)
+        up = np.clip((slack_h - edges[row]) / (edges[row + 1] - edges[row]), 0.0, 1.0)
+        point = np.clip(work_h / self.step_h, 0.0, float(_POINTS))
+        left = np.minimum(point.astype(int), _POINTS - 1)
+        right, old = point - left, is_old.astype(int)
+        low = (1.0 - right) * rows[row, old, left] + right * rows[row, old, left + 1]
+        high = (1.0 - right) * rows[row + 1, old, left] + right * rows[row + 1, old, left + 1]
+        found: Values = (1.0 - up) * low + up * high
+        return found
+
     def on_demand_h(self, work_h: float, slack_h: float, is_up: bool, is_old: bool) -> float:
         """Of who runs on demand. With less slack than a restart he stays there to the end."""
         if slack_h < self.slacks_h[0]:
@@ -84,7 +98,7 @@ def solve(terms: Terms) -> Table:
 
 
 def _slacks_h(terms: Terms) -> list[float]:
-    """The first step is half a restart; each further one is longer by the ratio with which `_ROWS` rows reach the end."""
+    """The first step is half a restart; each further one is longer, by the ratio with which all rows reach the end."""
     reach_h = max(terms.slack_h - terms.restart_h, 0.01)
     first_h = max(terms.restart_h / 2.0, reach_h / _MOST_ROWS)
     low, high = 1.0, 2.0
@@ -121,8 +135,8 @@ class _Spell:
         return old + self.share * (end - old)
 
     def work(self, into: Values, end: Values, old: Values | None, price: float) -> None:
-        """Fill in the values of who works all through such a spell. `old` is the value of what has grown old, if it is
-        not the same as working on."""
+        """Fill in the values of who works all through such a spell. `old` is what else there is to do when it has
+        grown old, if there is something."""
         matrix, hours = self.along[1]
         into[1] = matrix @ end + price * hours
         matrix, hours = self.along[0]
@@ -146,11 +160,12 @@ class _Induction:
         self.gone = _Spell((odds.loss_per_h[0] * stays, odds.loss_per_h[1] * stays), self.step_h)
 
     def fill(self, row: int) -> None:
-        """Where rows lie farther apart than a restart costs, a row depends on itself: on a guess that goes on as the rows
-        before did, and that no later step can lead astray, since it only fills the gap to the row before."""
+        """Where rows lie farther apart than a restart costs, a row depends on itself: on a guess that goes on half
+        as steeply as the rows before."""
         if row > 1:
-            for rows, price in ((self.spot, self.terms.spot_price), (self.without, self.terms.spot_price)):
-                rows[row] = np.maximum(rows[row - 1] + _ONWARD * (rows[row - 1] - rows[row - 2]), price * self.work_h)
+            least = self.terms.spot_price * self.work_h
+            for rows in (self.spot, self.without):
+                rows[row] = np.maximum(rows[row - 1] + _ONWARD * (rows[row - 1] - rows[row - 2]), least)
         elif row:
             self.spot[1], self.without[1] = self.spot[0], self.without[0]
         self._wait(row)

@@ -1,13 +1,14 @@
-"""What is believed of a spot market: how soon a machine is lost, how soon one can be had again. Pure; folded from sightings.
+"""What is believed of a spot market: how soon a machine is lost, how soon one is to be had again. Pure; folded.
 
-Spells of both kinds (there is a machine, there is none) have many short ones among them: whoever has just come may soon be
-gone, whoever has stayed for an hour will stay for many. So each spell is *young* at first and *old* after `YOUNG_H`, and
+Spells of both kinds (there is a machine, there is none) have many short ones among them: what has just come may soon be
+gone, what has stayed for an hour will stay for many. So each spell is *young* at first and *old* after `YOUNG_H`, and
 each of the four (there or not, young or old) has a rate of its own at which it ends. Ends are a Poisson process with a
 Gamma prior:
 
     rate = (ends seen + weight) / (hours seen + weight / prior rate)
 
-The prior rates are round figures for GPU machines, from public records of 2022 and 2023; after some ends they hardly count.
+The prior rates are round figures for GPU machines, from public records of 2022 and 2023; after some ends they hardly
+count.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ class Tally:
         return (self.ends[index] + weight) / (self.hours[index] + weight / PRIOR_PER_H[index])
 
 
+NEVER = Tally()  # seen anything
+
+
 @dataclass(frozen=True, slots=True)
 class Odds:
     """For the solver. Each pair: young, old."""
@@ -50,8 +54,8 @@ class Odds:
 
 
 def odds_of(spell: Tally, machine: Tally, others: Sequence[float] = ()) -> Odds:
-    """`spell`: of all markets together (some or none); `machine`: of the market in question; `others`: of all losses that
-    were seen, (number, number with another market open), if there are other markets."""
+    """`spell`: of all markets together (some or none); `machine`: of the market in question; `others`: of all losses
+    that were seen, (number, number with another market open), if there are other markets."""
     lost, held = others if others else (0.0, 0.0)
     other = (held + PRIOR_OTHER) / (lost + 1.0) if others else 0.0
     return Odds(
@@ -67,8 +71,8 @@ def rounded(value: float, steps: int = _STEPS_PER_OCTAVE) -> float:
 
 
 class Sightings:
-    """The fold of one market: is a machine to be had or not, time after time. What was so at the first look is taken for
-    old: of spells that are met half-way, most are long ones. A clock that was set back tells of no time."""
+    """The fold of one market: is a machine to be had or not, time after time. What was so at the first look is taken
+    for old: of spells that are met half-way, most are long ones. A clock that was set back tells of no time."""
 
     __slots__ = ("at_s", "ends", "hours", "is_up", "since_s")
 

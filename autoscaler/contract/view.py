@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tradewind.autoscaler.contract.odds import Tally
+from tradewind.autoscaler.contract.odds import NEVER, Tally
 from tradewind.errors import ConfigError, Problem
 from tradewind.model import Capacity
 
@@ -15,7 +15,7 @@ class SpotMarket:
     price_uusd_per_h: int  # of one replica
     is_open: bool  # a machine could be had now
     age_h: float = 1e9  # for how long it has been so
-    seen: Tally = Tally()
+    seen: Tally = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class ContractView:
-    """`work_left_s` is the time that one replica would take. `speeds[n - 1]` is how many times faster n replicas are; all
-    of one job lie in one market. `deadline_at_s` and `budget_left_uusd` are None where nothing was promised."""
+    """`work_left_s` is the time that one replica would take. `speeds[n - 1]` is how many times faster n replicas are;
+    all of one job lie in one market. `deadline_at_s` and `budget_left_uusd` are None where nothing was promised."""
 
     now_s: float
     work_left_s: float
@@ -42,12 +42,13 @@ class ContractView:
     deadline_at_s: float | None = None
     budget_left_uusd: int | None = None
     spot: tuple[SpotMarket, ...] = ()
-    together: Tally = Tally()  # of all spot markets as one: is there a machine anywhere?
+    together: Tally = NEVER  # of all spot markets as one: is there a machine anywhere?
     together_age_h: float = 1e9
     others: tuple[float, ...] = ()  # losses that were seen, and those with another market open
     running: Running | None = None
     speeds: tuple[float, ...] = (1.0,)
     reaction_s: float | None = None  # time from a loss until it is seen; None: a tick
+    on_demand_refusal: float = 0.01  # chance that on-demand is out of stock when it is asked for
 
     def __post_init__(self) -> None:
         for name in ("work_left_s", "restart_s", "tick_s"):
@@ -76,7 +77,7 @@ def _problem(field: str, message: str) -> ConfigError:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Somewhere to run in the next tick. `key` is empty for nowhere."""
+    """Somewhere to run in the next tick. `key` is empty for nowhere; `replicas` is then the size that waits."""
 
     key: str
     capacity: Capacity | None

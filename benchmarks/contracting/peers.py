@@ -9,10 +9,10 @@ _EPSILON_S = 1e-6
 
 
 class OnDemand:
-    def __init__(self, task: Task) -> None:
+    def __init__(self, _task: Task) -> None:
         pass
 
-    def __call__(self, sight: Sight) -> int:
+    def __call__(self, _sight: Sight) -> int:
         return ON_DEMAND
 
 
@@ -29,8 +29,8 @@ class Greedy:
 
 
 class UniformProgress:
-    """Safety net: with 2 d of slack or less, on-demand to the end. Exploitation: who is on spot stays until it is taken.
-    Uniform progress: behind the straight line from nothing to all, on-demand where there is no spot; ahead of it,
+    """Safety net: with 2 d of slack or less, on-demand to the end. Exploitation: who is on spot stays until it is
+    taken. Uniform progress: behind the straight line from nothing to all, on-demand where there is no spot; ahead of it,
     nothing. Taking risks: spot whenever there is some. Hysteresis: who is on on-demand leaves it when the progress is
     that of 2 d later."""
 

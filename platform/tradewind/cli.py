@@ -1,7 +1,7 @@
 """`tradewind` on the command line: parses, calls the SDK, prints. Only click is imported before a command runs.
 
-The commands stand in cli_fleet.py, cli_forecast.py and cli_jobs.py; this file makes one program of them, and says how
-errors look.
+The commands stand in cli_fleet.py, cli_forecast.py, cli_jobs.py and cli_plan.py; this file makes one program of them,
+and says how errors look.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
-from tradewind import cli_fleet, cli_forecast, cli_jobs
+from tradewind import cli_fleet, cli_forecast, cli_jobs, cli_plan
 from tradewind.cli_base import Options
 
 INTERRUPTED = 130
@@ -80,7 +80,7 @@ def cli(ctx: click.Context, home: str | None, fleet: str | None, debug: bool) ->
     options.home, options.fleet, options.debug = home, fleet, debug
 
 
-for _command in (*cli_fleet.COMMANDS, cli_forecast.forecast, *cli_jobs.COMMANDS):
+for _command in (*cli_fleet.COMMANDS, cli_forecast.forecast, *cli_jobs.COMMANDS, cli_plan.plan):
     cli.add_command(_command)
 
 
