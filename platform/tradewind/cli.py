@@ -1,7 +1,6 @@
 """`tradewind` on the command line: parses, calls the SDK, prints. Only click is imported before a command runs.
 
-The commands stand in the files cli_*.py; this file makes one program of them, and says how
-errors look.
+The commands stand in the files cli_*.py; this file makes one program of them, and says how errors look.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from tradewind import cli_catalog, cli_clouds, cli_fleet, cli_forecast, cli_jobs
+from tradewind import cli_catalog, cli_clouds, cli_fleet, cli_forecast, cli_jobs, cli_plan
 from tradewind.cli_base import Options
 
 INTERRUPTED = 130
@@ -80,7 +79,8 @@ def cli(ctx: click.Context, home: str | None, fleet: str | None, debug: bool) ->
     options.home, options.fleet, options.debug = home, fleet, debug
 
 
-for _command in (*cli_fleet.COMMANDS, cli_catalog.catalog, cli_clouds.reap, cli_forecast.forecast, *cli_jobs.COMMANDS):
+_MORE = (cli_catalog.catalog, cli_clouds.reap, cli_forecast.forecast, cli_plan.plan)
+for _command in (*cli_fleet.COMMANDS, *_MORE, *cli_jobs.COMMANDS):
     cli.add_command(_command)
 
 

@@ -1,0 +1,166 @@
+"""Where a job with a contract runs until the next tick: a pure function of a view, with its reason.
+
+The costs of all choices come from the tables of induction.py; the cheapest is taken. Before that, the safety net takes
+out every choice after which on-demand, begun at the next tick at the fastest size, could be late. It looks at the
+clock, the work and the restart alone: no belief about a market can switch it off. Where the deadline cannot be kept any
+more, the job goes on as fast as it can.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from tradewind.autoscaler.contract.induction import Table, Terms, solve
+from tradewind.autoscaler.contract.odds import YOUNG_H, odds_of, rounded
+from tradewind.autoscaler.contract.view import Choice, ContractDecision, ContractView, SpotMarket
+from tradewind.model import Capacity
+from tradewind.units import format_duration, format_usd
+
+_EPSILON_S = 1e-3
+_FAR = 20.0  # slack of so many times the work is as good as no deadline
+_SIZES_PER_OCTAVE = 2  # tables answer for work and slack up to such steps
+_ON_DEMAND, _SPOT = Capacity.ON_DEMAND, Capacity.SPOT
+
+
+def decide(view: ContractView) -> ContractDecision:
+    slack_s = view.slack_s(view.fastest)
+    if view.work_left_s <= 0.0:
+        return ContractDecision(Choice("", None, 0, 0.0), "the work is done", slack_s)
+    if view.budget_left_uusd is not None and view.budget_left_uusd <= 0:
+        return ContractDecision(Choice("", None, 0, 0.0), "the budget is spent", slack_s)
+    found = sorted(choices(view), key=lambda choice: choice.cost_uusd)
+    if not found:
+        return _hurry(view, slack_s)
+    best = found[0]
+    return ContractDecision(best, _reason(view, best, slack_s), slack_s, tuple(found[1:4]))
+
+
+def choices(view: ContractView) -> Iterator[Choice]:
+    """All that the safety net lets through. A size is left out where even on spot alone it would cost more than another
+    is expected to: more replicas are used when the deadline, or their speed for the money, is worth it."""
+    best_uusd = math.inf
+    for replicas in _sizes(view):
+        if _cheapest_uusd(view, replicas) >= best_uusd:
+            continue
+        for choice in Size(view, replicas).choices():
+            best_uusd = min(best_uusd, choice.cost_uusd)
+            yield choice
+
+
+def _sizes(view: ContractView) -> list[int]:
+    """The present one first (it needs no restart), then by what they cost for the work."""
+    known = sorted(range(1, len(view.speeds) + 1), key=lambda n: (n / view.speeds[n - 1], n))
+    now = view.running.replicas if view.running else 0
+    return sorted(known, key=lambda n: n != now)
+
+
+def _cheapest_uusd(view: ContractView, replicas: int) -> float:
+    prices = [view.on_demand_uusd_per_h, *(market.price_uusd_per_h for market in view.spot)]
+    return min(prices) * replicas * view.work_left_s / view.speeds[replicas - 1] / 3600.0
+
+
+class Size:
+    """The choices with one number of replicas."""
+
+    def __init__(self, view: ContractView, replicas: int) -> None:
+        self.view, self.replicas = view, replicas
+        self.work_h = view.work_left_s / view.speeds[replicas - 1] / 3600.0
+        self.slack_h = min(view.slack_s(replicas) / 3600.0, _FAR * max(self.work_h, 1.0))
+        self.restart_h = view.restart_s / 3600.0
+        self.net_s = view.slack_s(view.fastest) - view.restart_s + _EPSILON_S  # what may be lost until the next tick
+        self.uusd = view.on_demand_uusd_per_h * replicas  # an hour of it
+        self.here = view.running if view.running and view.running.replicas == replicas else None
+        self.warming_h = self.here.warming_s / 3600.0 if self.here else 0.0
+        open_h = [market.age_h for market in view.spot if market.is_open]
+        self.is_up = bool(open_h)
+        self.age_h = max(open_h, default=view.together_age_h)
+
+    def choices(self) -> Iterator[Choice]:
+        if self.slack_h + _EPSILON_S / 3600.0 < self._begin_h(_ON_DEMAND, self.view.on_demand_key)[0]:
+            return
+        yield self._on_demand()
+        if not self.is_up and self.net_s >= self.view.tick_s:
+            table = self.table()
+            hours = table.at(table.idle, self.age_h >= YOUNG_H, self.work_h, self.slack_h)
+            yield Choice("", None, self.replicas, hours * self.uusd)
+        reaction_s = self.view.tick_s if self.view.reaction_s is None else self.view.reaction_s
+        for market in self.view.spot:
+            lost_h, _ = self._begin_h(_SPOT, market.key)
+            if market.is_open and self.net_s >= lost_h * 3600.0 + reaction_s:
+                yield self._spot(market, lost_h)
+
+    def _begin_h(self, capacity: Capacity, key: str) -> tuple[float, bool]:
+        """(time until work goes on there, whether the job is there already)"""
+        if self.here and self.here.key == key and self.here.capacity is capacity:
+            return self.warming_h, True
+        return self.restart_h, False
+
+    def _on_demand(self) -> Choice:
+        lost_h, _ = self._begin_h(_ON_DEMAND, self.view.on_demand_key)
+        left_h = self.slack_h - lost_h
+        hours = self.table().on_demand_h(self.work_h, left_h, self.is_up, self.age_h >= YOUNG_H) + lost_h
+        return Choice(self.view.on_demand_key, _ON_DEMAND, self.replicas, hours * self.uusd)
+
+    def _spot(self, market: SpotMarket, lost_h: float) -> Choice:
+        table = self.table(market)
+        price = market.price_uusd_per_h / self.view.on_demand_uusd_per_h
+        hours = table.at(table.spot, market.age_h >= YOUNG_H, self.work_h, self.slack_h - lost_h) + price * lost_h
+        return Choice(market.key, _SPOT, self.replicas, hours * self.uusd)
+
+    def market(self) -> SpotMarket:
+        """The spot market that is best now, or was: its rates stand for those to come."""
+        return min(self.view.spot, key=lambda each: (not each.is_open, each.price_uusd_per_h, -each.age_h))
+
+    def table(self, market: SpotMarket | None = None) -> Table:
+        """With the rates and the price of one market."""
+        view = self.view
+        if market is None and view.spot:
+            market = self.market()
+        seen = market.seen if market else view.together
+        price = market.price_uusd_per_h / view.on_demand_uusd_per_h if market else 1.0
+        return solve(
+            Terms(
+                odds_of(view.together, seen, view.others),
+                round(price, 2),
+                rounded(self.restart_h, 8) if self.restart_h > 0.0 else 0.0,
+                _above(self.work_h),
+                _above(max(self.slack_h, 2.0 * self.restart_h, 0.1)),
+            )
+        )
+
+
+def sized(view: ContractView) -> Size:
+    """With the number of replicas that is cheapest now; the fastest where no choice is in time."""
+    best = min(choices(view), key=lambda choice: choice.cost_uusd, default=None)
+    return Size(view, best.replicas if best else view.fastest)
+
+
+def _above(hours: float) -> float:
+    """The next step above: one table serves for many ticks."""
+    return float(2.0 ** (math.ceil(math.log2(max(hours, 0.01)) * _SIZES_PER_OCTAVE) / _SIZES_PER_OCTAVE))
+
+
+def _hurry(view: ContractView, slack_s: float) -> ContractDecision:
+    """Too late for a restart. Who runs goes on where he is; others begin on demand, at the fastest size."""
+    cost_uusd = view.on_demand_uusd_per_h * view.fastest * view.work_left_s / view.speeds[view.fastest - 1] / 3600.0
+    late_s = format_duration(max(0.0, view.restart_s - slack_s))
+    if view.running is not None:
+        here = view.running
+        reason = "a move would be too late: it goes on where it is"
+        return ContractDecision(Choice(here.key, here.capacity, here.replicas, cost_uusd), reason, slack_s)
+    choice = Choice(view.on_demand_key, _ON_DEMAND, view.fastest, cost_uusd)
+    return ContractDecision(
+        choice, f"the deadline cannot be kept, it will be {late_s} late: as fast as it can", slack_s
+    )
+
+
+def _reason(view: ContractView, best: Choice, slack_s: float) -> str:
+    slack = "no deadline" if math.isinf(slack_s) else f"{format_duration(max(0.0, slack_s))} of slack"
+    cost = f"{format_usd(round(best.cost_uusd))} expected to the end"
+    if not best.key:
+        return f"no spot now, and {slack}: waiting for it is cheapest, {cost}"
+    if best.capacity is _SPOT:
+        return f"spot in {best.key} x {best.replicas}, {slack}: {cost}"
+    net = " (safety net)" if slack_s - view.restart_s < view.tick_s else ""
+    return f"on demand x {best.replicas}{net}, {slack}: {cost}"

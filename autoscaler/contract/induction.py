@@ -1,0 +1,232 @@
+"""The least expected cost of a job with a deadline, by backward induction. Pure: rates and prices in, a table out.
+
+State: work left, slack (time left - work left), and what there is: nothing, a spot machine, or an on-demand machine
+while spot is or is not to be had; each spell young or old (odds.py). Working takes work and leaves the slack; being
+idle takes slack and leaves the work; a new machine costs `restart_h` of slack, and its price for that long. With less slack
+than one restart only a running on-demand machine is in time. Along the work w, with rate r at which something happens
+whose value is R:
+
+    V' = price + r (R - V)   ->   V(w) = e^(-r h) V(w - h) + ...       exact for R that is linear between the points
+
+which is a product with one triangular matrix for all of w. All values at one slack depend on smaller slacks alone, so
+the table is made row by row. Rows lie close where slack is short, at ever wider steps beyond. Prices are those of
+on-demand = 1, costs are in hours of it. Rounding costs money, never the deadline: that is held by decide.py.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tradewind.autoscaler.contract.odds import YOUNG_H, Odds
+
+Values = NDArray[np.float64]  # [work], [young or old, work] or [row, young or old, work]
+_POINTS = 40  # of the work
+_ONWARD = 0.5  # of the last step: less is too dear, more is unstable
+_ROWS = 36  # of the slack: their number is what costs time, and what makes the values good
+_MOST_ROWS = 300  # as if, where restarts cost nearly nothing: the first step is not shorter
+_AGEING_PER_H = 1.0 / YOUNG_H
+_TOO_LONG_H = 1e6  # stands for "cannot be done"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """One problem. `work_h` and `slack_h` are the most that the table shall answer for."""
+
+    odds: Odds
+    spot_price: float
+    restart_h: float
+    work_h: float
+    slack_h: float
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Expected costs by [row of slack, young or old, work]."""
+
+    terms: Terms
+    slacks_h: list[float]
+    step_h: float
+    idle: Values  # waiting for spot until it comes or the slack of the row before is reached
+    spot: Values  # on a running spot machine
+    without: Values  # on a running on-demand machine, while there is no spot
+    beside: Values  # ... while there is
+
+    def at(self, rows: Values, is_old: bool, work_h: float, slack_h: float) -> float:
+        """Between the points, on straight lines; outside of the table, what its edge says."""
+        row = min(max(bisect_right(self.slacks_h, slack_h) - 1, 0), len(self.slacks_h) - 2)
+        up = (slack_h - self.slacks_h[row]) / (self.slacks_h[row + 1] - self.slacks_h[row])
+        up = min(max(up, 0.0), 1.0)
+        point = min(work_h / self.step_h, float(_POINTS))
+        left = min(int(point), _POINTS - 1)
+        right = point - left
+        (a, b), (c, d) = rows[row : row + 2, int(is_old), left : left + 2].tolist()
+        return float((1.0 - up) * (a + right * (b - a)) + up * (c + right * (d - c)))
+
+    def at_all(self, rows: Values, is_old: NDArray[np.bool_], work_h: Values, slack_h: Values) -> Values:
+        """The same for many states at once."""
+        edges = np.array(self.slacks_h)
+        row = np.clip(np.searchsorted(edges, slack_h, side="right") - 1, 0, len(edges) - 2)
+        up = np.clip((slack_h - edges[row]) / (edges[row + 1] - edges[row]), 0.0, 1.0)
+        point = np.clip(work_h / self.step_h, 0.0, float(_POINTS))
+        left = np.minimum(point.astype(int), _POINTS - 1)
+        right, old = point - left, is_old.astype(int)
+        low = (1.0 - right) * rows[row, old, left] + right * rows[row, old, left + 1]
+        high = (1.0 - right) * rows[row + 1, old, left] + right * rows[row + 1, old, left + 1]
+        found: Values = (1.0 - up) * low + up * high
+        return found
+
+    def on_demand_h(self, work_h: float, slack_h: float, is_up: bool, is_old: bool) -> float:
+        """Of who runs on demand. With less slack than a restart he stays there to the end."""
+        if slack_h < self.slacks_h[0]:
+            return work_h
+        return self.at(self.beside if is_up else self.without, is_old, work_h, slack_h)
+
+
+@lru_cache(maxsize=4096)
+def solve(terms: Terms) -> Table:
+    """Some milliseconds; the same terms are answered at once."""
+    induction = _Induction(terms)
+    for row in range(len(induction.slacks_h)):
+        induction.fill(row)
+    return induction.table()
+
+
+def _slacks_h(terms: Terms) -> list[float]:
+    """The first step is half a restart; each further one is longer, by the ratio with which all rows reach the end."""
+    reach_h = max(terms.slack_h - terms.restart_h, 0.01)
+    first_h = max(terms.restart_h / 2.0, reach_h / _MOST_ROWS)
+    low, high = 1.0, 2.0
+    for _ in range(20):
+        ratio = (low + high) / 2.0
+        is_short = first_h * (ratio**_ROWS - 1.0) / (ratio - 1.0) < reach_h
+        low, high = (ratio, high) if is_short else (low, ratio)
+    return [terms.restart_h + first_h * (high**row - 1.0) / (high - 1.0) for row in range(_ROWS + 1)]
+
+
+@lru_cache(maxsize=1024)
+def _along(rate_per_h: float, step_h: float) -> tuple[Values, Values]:
+    """(M, c) with V = M R + price c, for V' = price + rate (R - V) and V(0) = 0."""
+    kept = math.exp(-rate_per_h * step_h)
+    mean = (1.0 - kept) / (rate_per_h * step_h)
+    apart = np.subtract.outer(np.arange(_POINTS + 1), np.arange(_POINTS + 1))
+    decay = np.where(apart >= 0, kept ** np.maximum(apart, 0).astype(float), 0.0)
+    decay[:, 0] = 0.0
+    matrix = decay * (1.0 - mean)
+    matrix[:, :-1] += decay[:, 1:] * (mean - kept)
+    return matrix, decay.sum(axis=1) * (1.0 - kept) / rate_per_h
+
+
+class _Spell:
+    """Spells of one kind, which end (young, old) at these rates, or grow old."""
+
+    def __init__(self, ends_per_h: tuple[float, float], step_h: float) -> None:
+        young_per_h = ends_per_h[0] + _AGEING_PER_H
+        self.rates = (young_per_h, ends_per_h[1])
+        self.share = ends_per_h[0] / young_per_h  # of young spells that end before they are old
+        self.along = (_along(young_per_h, step_h), _along(ends_per_h[1], step_h))
+
+    def after_young(self, end: Values, old: Values) -> Values:
+        return old + self.share * (end - old)
+
+    def work(self, into: Values, end: Values, old: Values | None, price: float) -> None:
+        """Fill in the values of who works all through such a spell. `old` is what else there is to do when it has
+        grown old, if there is something."""
+        matrix, hours = self.along[1]
+        into[1] = matrix @ end + price * hours
+        matrix, hours = self.along[0]
+        into[0] = matrix @ self.after_young(end, into[1] if old is None else np.minimum(old, into[1])) + price * hours
+
+
+class _Induction:
+    """The rows that are filled so far, the smallest slack first."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms, odds = terms, terms.odds
+        self.slacks_h = _slacks_h(terms)
+        work_h = max(terms.work_h, 1e-6)
+        self.step_h = work_h / _POINTS
+        self.work_h = np.linspace(0.0, work_h, _POINTS + 1)
+        shape = (len(self.slacks_h), 2, _POINTS + 1)
+        self.idle, self.nothing, self.spot, self.without, self.beside = np.full((5, *shape), _TOO_LONG_H)
+        self.down, self.up = (_Spell(ends, self.step_h) for ends in (odds.return_per_h, odds.loss_per_h))
+        # A loss while another market is open is a move; for who works on demand it is nothing at all.
+        stays = max(1.0 - odds.other, 1e-3)
+        self.gone = _Spell((odds.loss_per_h[0] * stays, odds.loss_per_h[1] * stays), self.step_h)
+
+    def fill(self, row: int) -> None:
+        """Where rows lie farther apart than a restart costs, a row depends on itself: on a guess that goes on half
+        as steeply as the rows before."""
+        if row > 1:
+            least = self.terms.spot_price * self.work_h
+            for rows in (self.spot, self.without):
+                rows[row] = np.maximum(rows[row - 1] + _ONWARD * (rows[row - 1] - rows[row - 2]), least)
+        elif row:
+            self.spot[1], self.without[1] = self.spot[0], self.without[0]
+        self._wait(row)
+        starts = self._starts(row, self.slacks_h[row])
+        self._on_spot(row, starts)
+        self._on_demand(row, starts)
+
+    def _below(self, rows: Values, row: int, slack_h: float) -> Values | None:
+        """The values at a smaller slack; None where there is not slack enough."""
+        if slack_h < self.slacks_h[0] - 1e-12:
+            return None
+        if not row:
+            return rows[0]
+        low = min(max(bisect_right(self.slacks_h, slack_h, 0, row) - 1, 0), row - 1)
+        part = (slack_h - self.slacks_h[low]) / (self.slacks_h[low + 1] - self.slacks_h[low])
+        found: Values = rows[low] + part * (rows[low + 1] - rows[low])
+        return found
+
+    def _starts(self, row: int, slack_h: float) -> Values | None:
+        """A spot machine is begun now: in a young spell, in an old one."""
+        found = self._below(self.spot, row, slack_h - self.terms.restart_h)
+        return None if found is None else found + self.terms.spot_price * self.terms.restart_h
+
+    def _wait(self, row: int) -> None:
+        """Nothing runs, no spot: wait on, or begin on demand."""
+        if row:
+            for is_old in (1, 0):
+                self._idle(row, is_old)
+        restart_h = self.terms.restart_h
+        begun = self._below(self.without, row, self.slacks_h[row] - restart_h) if row else None
+        self.nothing[row] = np.minimum(self.idle[row], (self.work_h if begun is None else begun) + restart_h)
+        self.nothing[row, :, 0] = self.idle[row, :, 0] = 0.0
+
+    def _idle(self, row: int, is_old: int) -> None:
+        """Until something happens, or the slack of the row before is reached."""
+        wide_h = self.slacks_h[row] - self.slacks_h[row - 1]
+        rate = self.down.rates[is_old]
+        kept = math.exp(-rate * wide_h)
+        after_h = 1.0 / rate - wide_h * kept / (1.0 - kept)  # when it happens, if it does
+        last = self.nothing[row - 1, is_old]
+        starts = self._starts(row, self.slacks_h[row] - after_h)
+        then = last if starts is None else np.minimum(starts[0], last)
+        if not is_old:
+            # What has grown old waits on: of this row only waiting is known yet, and that is what it did until now.
+            before, now = self.nothing[row - 1, 1], np.minimum(self.idle[row, 1], self.nothing[row - 1, 1])
+            then = self.down.after_young(then, now + after_h / wide_h * (before - now))
+        self.idle[row, is_old] = kept * last + (1.0 - kept) * then
+
+    def _on_spot(self, row: int, starts: Values | None) -> None:
+        lost, other = self.nothing[row, 0], self.terms.odds.other
+        if other and starts is not None:
+            lost = lost + other * (np.minimum(starts[1], lost) - lost)
+        self.up.work(self.spot[row], lost, None, self.terms.spot_price)
+
+    def _on_demand(self, row: int, starts: Values | None) -> None:
+        if starts is None:
+            self.without[row] = self.beside[row] = self.work_h
+            return
+        # Whether to leave at once when spot comes is judged by the row before: it is known, and nearly the same.
+        self.down.work(self.without[row], np.minimum(starts[0], self.beside[row - 1, 0]), None, 1.0)
+        self.gone.work(self.beside[row], self.without[row, 0], starts[1], 1.0)
+
+    def table(self) -> Table:
+        return Table(self.terms, self.slacks_h, self.step_h, self.idle, self.spot, self.without, self.beside)

@@ -1,0 +1,125 @@
+"""What is believed of a spot market: how soon a machine is lost, how soon one is to be had again. Pure; folded.
+
+Spells of both kinds (there is a machine, there is none) have many short ones among them: what has just come may soon be
+gone, what has stayed for an hour will stay for many. So each spell is *young* at first and *old* after `YOUNG_H`, and
+each of the four (there or not, young or old) has a rate of its own at which it ends. Ends are a Poisson process with a
+Gamma prior:
+
+    rate = (ends seen + weight) / (hours seen + weight / prior rate)
+
+The prior rates are round figures for GPU machines, from public records of 2022 and 2023; after some ends they hardly
+count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+YOUNG_H = 0.75
+PRIOR_PER_H = (1.2, 0.4, 1.0, 0.2)  # none: young, old; some: young, old
+PRIOR_ENDS = (3.0, 2.0, 3.0, 2.0)
+PRIOR_OTHER = 0.5  # where several markets are watched, and no loss was seen yet
+_STEPS_PER_OCTAVE = 3  # rates are rounded: a table that is solved serves for many ticks
+
+
+def slot(is_up: bool, age_h: float) -> int:
+    """Which of the four."""
+    return 2 * is_up + (age_h >= YOUNG_H)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What was seen of one market: hours and ends, by slot."""
+
+    hours: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    ends: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+
+    def rate_per_h(self, index: int) -> float:
+        weight = PRIOR_ENDS[index]
+        return (self.ends[index] + weight) / (self.hours[index] + weight / PRIOR_PER_H[index])
+
+
+NEVER = Tally()  # seen anything
+
+
+@dataclass(frozen=True, slots=True)
+class Odds:
+    """For the solver. Each pair: young, old."""
+
+    return_per_h: tuple[float, float]
+    loss_per_h: tuple[float, float]
+    other: float = 0.0  # chance that another market has a machine when one is lost
+
+
+def odds_of(spell: Tally, machine: Tally, others: Sequence[float] = ()) -> Odds:
+    """`spell`: of all markets together (some or none); `machine`: of the market in question; `others`: of all losses
+    that were seen, (number, number with another market open), if there are other markets."""
+    lost, held = others if others else (0.0, 0.0)
+    other = (held + PRIOR_OTHER) / (lost + 1.0) if others else 0.0
+    return Odds(
+        (rounded(spell.rate_per_h(0)), rounded(spell.rate_per_h(1))),
+        (rounded(machine.rate_per_h(2)), rounded(machine.rate_per_h(3))),
+        round(other, 1),
+    )
+
+
+def rounded(value: float, steps: int = _STEPS_PER_OCTAVE) -> float:
+    """To a grid of equal ratios."""
+    return float(2.0 ** (round(math.log2(value) * steps) / steps))
+
+
+class Sightings:
+    """The fold of one market: is a machine to be had or not, time after time. What was so at the first look is taken
+    for old: of spells that are met half-way, most are long ones. A clock that was set back tells of no time."""
+
+    __slots__ = ("at_s", "ends", "hours", "is_up", "since_s")
+
+    def __init__(self) -> None:
+        self.hours, self.ends = [0.0] * 4, [0.0] * 4
+        self.is_up: bool | None = None
+        self.at_s = 0.0
+        self.since_s = -math.inf
+
+    def see(self, at_s: float, is_up: bool) -> bool:
+        """Whether a machine was lost since the last look."""
+        was_up, is_lost = self.is_up, False
+        if was_up is not None:
+            index = slot(was_up, (self.at_s - self.since_s) / 3600.0)
+            self.hours[index] += max(0.0, at_s - self.at_s) / 3600.0
+            if was_up != is_up:
+                self.ends[index] += 1.0
+                self.since_s, is_lost = at_s, was_up
+        self.is_up, self.at_s = is_up, at_s
+        return is_lost
+
+    @property
+    def tally(self) -> Tally:
+        hours, ends = self.hours, self.ends
+        return Tally((hours[0], hours[1], hours[2], hours[3]), (ends[0], ends[1], ends[2], ends[3]))
+
+    def age_h(self, now_s: float) -> float:
+        return (now_s - self.since_s) / 3600.0
+
+
+class Watch:
+    """All markets of a job together: each one, all as one (is there any machine?), and how often a loss met another
+    market that was open."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self.markets = {key: Sightings() for key in keys}
+        self.any = Sightings()
+        self.lost = self.held = 0.0
+
+    def see(self, at_s: float, is_up: Sequence[bool]) -> None:
+        losses = 0
+        for market, has_some in zip(self.markets.values(), is_up, strict=True):
+            losses += market.see(at_s, has_some)
+        self.any.see(at_s, any(is_up))
+        self.lost += losses
+        self.held += losses if any(is_up) else 0
+
+    @property
+    def others(self) -> tuple[float, ...]:
+        return (self.lost, self.held) if len(self.markets) > 1 else ()

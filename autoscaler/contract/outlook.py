@@ -1,0 +1,160 @@
+"""How the rest of a job may go: its policy, played many times against what is believed of the markets. Pure; seeded.
+
+Each play draws its own rates from the posterior of odds.py (so little knowledge gives wide ranges), then spells from
+these rates, and decides by the same table and the same safety net as decide.py. Steps are a tick, or a 500th of the
+time left if that is longer. On-demand may be out of stock when it is asked for: then it waits, an hour on the mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tradewind.autoscaler.contract.decide import sized
+from tradewind.autoscaler.contract.induction import Table
+from tradewind.autoscaler.contract.odds import PRIOR_ENDS, PRIOR_PER_H, YOUNG_H, Tally
+from tradewind.autoscaler.contract.view import ContractView
+from tradewind.model import Capacity
+
+Many = NDArray[np.float64]
+_STEPS = 500.0
+_STOCK_OUT_H = 1.0
+_NOTHING, _SPOT, _ON_DEMAND = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """Of all plays. Ranges hold four of five: from 10 to 90 %."""
+
+    cost_uusd: int  # mean
+    cost_range_uusd: tuple[int, int]
+    finish_s: float  # mean, from now on
+    finish_range_s: tuple[float, float]
+    deadline_chance: float
+    chance: float  # that deadline and budget are both kept
+
+    def __str__(self) -> str:
+        return f"{self.chance:.0%}"
+
+
+def outlook(view: ContractView, plays: int = 400, seed: int = 0) -> Outlook:
+    played = _Plays(view, plays, seed)
+    played.run()
+    in_time = played.finish_h * 3600.0 <= _left_s(view) + 1.0
+    budget_uusd = np.inf if view.budget_left_uusd is None else float(view.budget_left_uusd)
+    kept = in_time & (played.cost_uusd <= budget_uusd)
+    low, high = np.quantile(played.cost_uusd, [0.1, 0.9])
+    first, last = np.quantile(played.finish_h, [0.1, 0.9]) * 3600.0
+    return Outlook(
+        round(float(played.cost_uusd.mean())),
+        (round(float(low)), round(float(high))),
+        float(played.finish_h.mean() * 3600.0),
+        (float(first), float(last)),
+        float(in_time.mean()),
+        float(kept.mean()),
+    )
+
+
+def chances(view: ContractView, budgets_uusd: list[float], plays: int = 400, seed: int = 0) -> list[float]:
+    """That the rest costs at most so much."""
+    played = _Plays(view, plays, seed)
+    played.run()
+    return [float((played.cost_uusd <= budget).mean()) for budget in budgets_uusd]
+
+
+def _left_s(view: ContractView) -> float:
+    return np.inf if view.deadline_at_s is None else view.deadline_at_s - view.now_s
+
+
+class _Plays:
+    """All plays side by side: one entry each."""
+
+    def __init__(self, view: ContractView, plays: int, seed: int) -> None:
+        self.view, self.random = view, np.random.default_rng(seed)
+        size = sized(view)
+        self.table: Table = size.table()
+        self.uusd, self.restart_h = size.uusd, size.restart_h
+        self.time_h = size.work_h + size.slack_h
+        self.spot_price = self.table.terms.spot_price
+        self.step_h = max(view.tick_s / 3600.0, self.time_h / _STEPS, 1e-4)
+        seen = size.market().seen if view.spot else Tally()
+        self.rates = np.stack([self._draw(view.together, slot, plays) for slot in (0, 1)])
+        self.losses = np.stack([self._draw(seen, slot, plays) for slot in (2, 3)])
+        self.other = self.table.terms.odds.other
+        self.work_h = np.full(plays, size.work_h)
+        self.place = np.full(plays, _place(view))
+        self.is_up = np.full(plays, size.is_up)
+        self.age_h = np.full(plays, min(size.age_h, 1e6))
+        self.warming_h = np.full(plays, size.warming_h)
+        self.cost_uusd, self.finish_h = np.zeros(plays), np.full(plays, np.inf)
+        self.now_h = 0.0
+
+    def _draw(self, seen: Tally, slot: int, plays: int) -> Many:
+        weight = PRIOR_ENDS[slot]
+        found: Many = self.random.gamma(
+            seen.ends[slot] + weight, 1.0 / (seen.hours[slot] + weight / PRIOR_PER_H[slot]), plays
+        )
+        return np.maximum(found, 1e-3)
+
+    def run(self) -> None:
+        end_h = 3.0 * self.time_h + 10.0
+        while self.now_h < end_h and (self.work_h > 0.0).any():
+            self._choose()
+            self._work()
+            self._change()
+            self.now_h += self.step_h
+        self.finish_h = np.minimum(self.finish_h, end_h)
+
+    def _choose(self) -> None:
+        slack_h = self.time_h - self.now_h - self.work_h
+        is_old, table = self.age_h >= YOUNG_H, self.table
+        is_here = self.place == _ON_DEMAND
+        lost_h = np.where(is_here, self.warming_h, self.restart_h)
+        beside = table.at_all(table.beside, is_old, self.work_h, slack_h - lost_h)
+        rows = np.where(self.is_up, beside, table.at_all(table.without, is_old, self.work_h, slack_h - lost_h))
+        best = np.where(slack_h - lost_h < self.restart_h, self.work_h, rows) + lost_h
+        start = table.at_all(table.spot, is_old, self.work_h, slack_h - self.restart_h)
+        start += self.spot_price * self.restart_h
+        wait = table.at_all(table.idle, is_old, self.work_h, slack_h)
+        to_spot = self.is_up & (self.place != _SPOT) & (slack_h >= 2.0 * self.restart_h) & (start < best)
+        to_none = ~self.is_up & (slack_h >= self.restart_h + self.step_h) & (wait < best)
+        to_demand = ~to_spot & ~to_none & (self.place != _SPOT) & ~is_here
+        self._move(to_spot, _SPOT)
+        self._move(to_demand, _ON_DEMAND)
+        self.place = np.where(to_none, _NOTHING, self.place)
+
+    def _move(self, who: NDArray[np.bool_], place: int) -> None:
+        self.place = np.where(who, place, self.place)
+        self.warming_h = np.where(who, self.restart_h, self.warming_h)
+        if place == _ON_DEMAND and self.view.on_demand_refusal:
+            is_out = who & (self.random.random(len(who)) < self.view.on_demand_refusal)
+            self.warming_h = self.warming_h + is_out * self.random.exponential(_STOCK_OUT_H, len(who))
+
+    def _work(self) -> None:
+        runs = (self.place != _NOTHING) & (self.work_h > 0.0)
+        warm_h = np.where(runs, np.minimum(self.warming_h, self.step_h), 0.0)
+        used_h = np.where(runs, np.minimum(self.step_h, warm_h + self.work_h), 0.0)
+        self.cost_uusd += used_h * np.where(self.place == _SPOT, self.spot_price, 1.0) * self.uusd
+        is_done = runs & (warm_h + self.work_h <= self.step_h)
+        self.finish_h = np.where(is_done, self.now_h + used_h, self.finish_h)
+        self.work_h = np.where(is_done, 0.0, self.work_h - (used_h - warm_h))
+        self.warming_h = self.warming_h - warm_h
+
+    def _change(self) -> None:
+        """Spells end, or grow older."""
+        old = (self.age_h >= YOUNG_H).astype(int)
+        which = np.arange(len(old))
+        rate = np.where(self.is_up, self.losses[old, which], self.rates[old, which])
+        ends = self.random.random(len(old)) < 1.0 - np.exp(-rate * self.step_h)
+        moves = ends & self.is_up & (self.random.random(len(old)) < self.other)
+        self.place = np.where(ends & self.is_up & (self.place == _SPOT), _NOTHING, self.place)
+        self.is_up = np.where(moves, True, self.is_up ^ ends)
+        self.age_h = np.where(moves, YOUNG_H, np.where(ends, 0.0, self.age_h + self.step_h))
+
+
+def _place(view: ContractView) -> int:
+    if view.running is None:
+        return _NOTHING
+    return _SPOT if view.running.capacity is Capacity.SPOT else _ON_DEMAND

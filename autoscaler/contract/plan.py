@@ -1,0 +1,121 @@
+"""Answers before money is spent: can this contract be kept, what will it cost, and what would help. Pure.
+
+The expected cost and the curve come from the tables of induction.py, ranges and chances from outlook.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tradewind.autoscaler.contract.decide import choices
+from tradewind.autoscaler.contract.outlook import Outlook, outlook
+from tradewind.autoscaler.contract.view import ContractView
+from tradewind.units import format_duration, format_usd
+
+_NEAR = 1.02  # a cost that is so near to the least is as good
+_POINTS = (1.0, 1.05, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0)  # x the shortest time
+LIKELY = 0.5  # a contract that is kept less often is called unlikely
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    deadline_s: float  # from now on
+    cost_uusd: int  # expected
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    is_feasible: bool  # it can be kept: whether it will be is `outlook.chance`
+    summary: str
+    remedies: tuple[str, ...]  # what would make it feasible, or more likely
+    shortest_s: float  # on demand, at the fastest size
+    least_uusd: int  # the cheapest spot market, never lost
+    curve: tuple[Point, ...]
+    cheapest_deadline_s: float  # from here on, more time spares next to nothing
+    outlook: Outlook | None  # None where the contract cannot be kept
+
+
+def plan(view: ContractView, plays: int = 400, seed: int = 0) -> Answer:
+    """`view` is that of a job that has not begun. Without a deadline, the costs are those of unlimited patience."""
+    shortest_s = view.restart_s + view.work_left_s / view.speeds[view.fastest - 1]
+    curve = tuple(_curve(view, shortest_s))
+    cheapest = next(point for point in curve if point.cost_uusd <= _NEAR * curve[-1].cost_uusd)
+    least_uusd = _least_uusd(view)
+    problems = tuple(_problems(view, shortest_s, least_uusd, curve))
+    found = None if problems else outlook(view, plays, seed)
+    return Answer(
+        not problems,
+        "; ".join(what for what, _ in problems) if problems else _summary(view, found),
+        tuple(remedy for _, remedy in problems) or tuple(_help(view, found, curve)),
+        shortest_s,
+        least_uusd,
+        curve,
+        cheapest.deadline_s,
+        found,
+    )
+
+
+def _curve(view: ContractView, shortest_s: float) -> Iterator[Point]:
+    """Expected costs never rise with more time: who has more may always do the same."""
+    least = math.inf
+    for factor in _POINTS:
+        deadline_s = math.ceil(shortest_s * factor / 60.0 + 1.0) * 60.0
+        found = choices(replace(view, deadline_at_s=view.now_s + deadline_s, budget_left_uusd=None))
+        best = min(found, key=lambda choice: choice.cost_uusd)
+        least = min(least, best.cost_uusd)
+        yield Point(deadline_s, round(least), best.replicas)
+
+
+def _least_uusd(view: ContractView) -> int:
+    price = min([view.on_demand_uusd_per_h, *(market.price_uusd_per_h for market in view.spot)])
+    per_work = min((number + 1) / speed for number, speed in enumerate(view.speeds))
+    return math.floor(price * per_work * view.work_left_s / 3600.0)
+
+
+def _problems(
+    view: ContractView, shortest_s: float, least_uusd: int, curve: tuple[Point, ...]
+) -> Iterator[tuple[str, str]]:
+    """(what is wrong, what would help)"""
+    if view.deadline_at_s is not None and view.deadline_at_s <= view.now_s:
+        yield "the deadline is in the past", f"give it {format_duration(shortest_s)} from now at least"
+    elif view.deadline_at_s is not None and view.now_s + shortest_s > view.deadline_at_s:
+        left = format_duration(view.deadline_at_s - view.now_s)
+        needed = f"{format_duration(shortest_s)} with {view.fastest} on demand"
+        yield f"{left} are too short: the work takes {needed}", _faster(view, shortest_s)
+    if view.budget_left_uusd is not None and view.budget_left_uusd < least_uusd:
+        budget, least = format_usd(view.budget_left_uusd), format_usd(least_uusd)
+        more = f"a budget of {format_usd(curve[-1].cost_uusd)} is enough on the mean, with a deadline of "
+        yield f"{budget} is below the least that it can cost, {least}", more + format_duration(curve[-1].deadline_s)
+
+
+def _faster(view: ContractView, shortest_s: float) -> str:
+    """What the deadline would need: more time, or a job that is so many times faster."""
+    left_s = (view.deadline_at_s or 0.0) - view.now_s - view.restart_s
+    more = f"a deadline of {format_duration(math.ceil(shortest_s / 60.0) * 60.0)} at least"
+    if left_s <= 0.0:
+        return more
+    factor = view.work_left_s / view.speeds[view.fastest - 1] / left_s
+    return f"{more}; or more replicas: {factor:.1f} times the speed of {view.fastest}"
+
+
+def _summary(view: ContractView, found: Outlook | None) -> str:
+    if found is None:
+        return ""
+    if view.deadline_at_s is None and view.budget_left_uusd is None:
+        return "nothing was promised: spot where there is some"
+    word = "can be kept" if found.chance >= LIKELY else "can be kept, but is unlikely to be"
+    return f"the contract {word}: {found.chance:.0%}"
+
+
+def _help(view: ContractView, found: Outlook | None, curve: tuple[Point, ...]) -> Iterator[str]:
+    """Of a contract that may fail: what would make it likely."""
+    if found is None or found.chance >= 0.9:
+        return
+    if view.budget_left_uusd is not None:
+        yield f"nine of ten cost at most {format_usd(found.cost_range_uusd[1])}: give such a budget"
+        enough = [point for point in curve if point.cost_uusd <= view.budget_left_uusd]
+        if enough and view.deadline_at_s is not None and view.now_s + enough[0].deadline_s > view.deadline_at_s:
+            yield f"the budget is enough on the mean with a deadline of {format_duration(enough[0].deadline_s)}"

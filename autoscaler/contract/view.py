@@ -1,0 +1,97 @@
+"""What the contract policy sees of one job at one moment, and what it answers. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tradewind.autoscaler.contract.odds import NEVER, Tally
+from tradewind.errors import ConfigError, Problem
+from tradewind.model import Capacity
+
+
+@dataclass(frozen=True, slots=True)
+class SpotMarket:
+    key: str
+    price_uusd_per_h: int  # of one replica
+    is_open: bool  # a machine could be had now
+    age_h: float = 1e9  # for how long it has been so
+    seen: Tally = NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Where the job is now."""
+
+    key: str
+    capacity: Capacity
+    replicas: int = 1
+    warming_s: float = 0.0  # time that still passes before it goes on with the work
+
+
+@dataclass(frozen=True, slots=True)
+class ContractView:
+    """`work_left_s` is the time that one replica would take. `speeds[n - 1]` is how many times faster n replicas are;
+    all of one job lie in one market. `deadline_at_s` and `budget_left_uusd` are None where nothing was promised."""
+
+    now_s: float
+    work_left_s: float
+    restart_s: float  # from asking for a machine until the job goes on, with what is done again
+    tick_s: float  # until the next decision
+    on_demand_key: str
+    on_demand_uusd_per_h: int  # of one replica
+    deadline_at_s: float | None = None
+    budget_left_uusd: int | None = None
+    spot: tuple[SpotMarket, ...] = ()
+    together: Tally = NEVER  # of all spot markets as one: is there a machine anywhere?
+    together_age_h: float = 1e9
+    others: tuple[float, ...] = ()  # losses that were seen, and those with another market open
+    running: Running | None = None
+    speeds: tuple[float, ...] = (1.0,)
+    reaction_s: float | None = None  # time from a loss until it is seen; None: a tick
+    on_demand_refusal: float = 0.01  # chance that on-demand is out of stock when it is asked for
+
+    def __post_init__(self) -> None:
+        for name in ("work_left_s", "restart_s", "tick_s"):
+            if not 0.0 <= getattr(self, name) < float("inf"):
+                raise _problem(name, "must be a number of seconds, 0 or more")
+        if self.on_demand_uusd_per_h <= 0 or any(market.price_uusd_per_h <= 0 for market in self.spot):
+            raise _problem("price", "must be above 0: an unknown price is no price")
+        if not self.speeds or min(self.speeds) <= 0.0:
+            raise _problem("speeds", "must be above 0, one for each number of replicas")
+
+    @property
+    def fastest(self) -> int:
+        """The number of replicas that is done first."""
+        return max(range(len(self.speeds)), key=lambda index: (self.speeds[index], -index)) + 1
+
+    def slack_s(self, replicas: int) -> float:
+        """Time that may be lost, if so many replicas do the rest. Infinite without a deadline."""
+        if self.deadline_at_s is None:
+            return float("inf")
+        return self.deadline_at_s - self.now_s - self.work_left_s / self.speeds[replicas - 1]
+
+
+def _problem(field: str, message: str) -> ConfigError:
+    return ConfigError([Problem("contract", field, message)], "see docs/designs/contract.md")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Somewhere to run in the next tick. `key` is empty for nowhere; `replicas` is then the size that waits."""
+
+    key: str
+    capacity: Capacity | None
+    replicas: int
+    cost_uusd: float  # expected, from now to the end, if this is chosen now
+
+
+@dataclass(frozen=True, slots=True)
+class ContractDecision:
+    choice: Choice
+    reason: str
+    slack_s: float  # at the fastest size
+    beaten: tuple[Choice, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return self.choice.key

@@ -1,0 +1,34 @@
+"""`tradewind plan`: parses, asks, prints. Needs no controller and no account: prices are those of the catalogue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from tradewind.cli_base import emit, json_option, parse_duration
+
+
+@click.command()
+@click.argument("job_file", metavar="JOB.yaml", type=click.Path(exists=True, dir_okay=False))
+@click.option("--work", "work_s", required=True, callback=parse_duration, help="That one worker needs, like 48h.")
+@click.option("--deadline", help="From now (6h), or a moment [default: of the file].")
+@click.option("--budget", help="In dollars [default: of the file].")
+@click.option("--restart", "restart_s", callback=parse_duration, default="3m", show_default=True, help="A new machine.")
+@click.option(
+    "--scaling", type=click.FloatRange(0.0, 1.0), default=0.9, show_default=True, help="Of twice the workers."
+)
+@click.option("--cloud", help="Only there.")
+@json_option
+def plan(job_file: str, work_s: float, restart_s: float, as_json: bool, **given: Any) -> None:
+    """Can a contract be kept, and what will it cost? Before anything is bought.
+
+    \b
+    tradewind plan job.yaml --work 48h --deadline 60h --budget 60
+    """
+    import time
+
+    from tradewind.planning import ask, plan_text
+
+    answer = ask(job_file, time.time(), work_s=work_s, restart_s=restart_s, **given)
+    emit(answer, as_json, lambda: plan_text(answer))

@@ -1,0 +1,111 @@
+"""From a job file and the catalogue to an answer of autoscaler/contract/plan.py, and its text. Calls nobody."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from tradewind.autoscaler.contract.plan import Answer, Point, plan
+from tradewind.autoscaler.contract.view import ContractView, SpotMarket
+from tradewind.cost import catalog
+from tradewind.errors import ConfigError, Problem
+from tradewind.model import LABEL_ACCELERATOR, Capacity, JobSpec, Offer
+from tradewind.submission import build_spec
+from tradewind.units import format_duration, format_usd
+
+_TICK_S = 60.0
+_MARKETS = 3  # spot markets that are looked at, the cheapest ones
+_BAR = 30
+
+
+def ask(
+    job_file: str,
+    now_s: float,
+    *,
+    work_s: float,
+    restart_s: float,
+    scaling: float = 0.9,
+    deadline: str | None = None,
+    budget: str | None = None,
+    cloud: str | None = None,
+) -> Answer:
+    """Raises ConfigError. Nothing is known of the markets yet: spot is taken to be out of stock at first."""
+    spec = build_spec(Path(job_file), now_s=now_s, deadline=deadline, budget=budget)
+    offers = _offers(spec, cloud)
+    dear = next(offer for offer in offers if offer.market.capacity is Capacity.ON_DEMAND)
+    cheap = [offer for offer in offers if offer.market.capacity is Capacity.SPOT][:_MARKETS]
+    view = ContractView(
+        now_s=now_s,
+        work_left_s=work_s,
+        restart_s=restart_s,
+        tick_s=_TICK_S,
+        on_demand_key=dear.market.key,
+        on_demand_uusd_per_h=_price(dear),
+        deadline_at_s=spec.contract.deadline_at_s,
+        budget_left_uusd=spec.contract.budget_uusd,
+        spot=tuple(SpotMarket(offer.market.key, _price(offer), is_open=False) for offer in cheap),
+        speeds=speeds(spec, scaling),
+    )
+    return plan(view)
+
+
+def speeds(spec: JobSpec, scaling: float) -> tuple[float, ...]:
+    """Twice the workers are 2 x `scaling` times as fast. Sizes below the job's least are never the better ones: they
+    are as fast as nothing, and cost the same."""
+    power = 1.0 + math.log2(max(scaling, 0.5))
+    most, least = max(spec.max_workers, 1), max(spec.min_workers, 1)
+    return tuple(float(number) ** power if number >= least else 1e-9 for number in range(1, most + 1))
+
+
+def _offers(spec: JobSpec, cloud: str | None) -> list[Offer]:
+    """One worker a machine; those that hold it, at a known price, the cheapest first."""
+    accelerator = spec.worker_labels.get(LABEL_ACCELERATOR) or _accelerator(spec)
+    found = [
+        offer
+        for offer in catalog.load().find(accelerator or None, cloud=cloud)
+        if offer.price_uusd_per_h and offer.hosts == 1 and _holds(offer, spec)
+    ]
+    if not any(offer.market.capacity is Capacity.ON_DEMAND for offer in found):
+        problem = Problem("plan", "resources", "the catalogue has no machine that holds one worker")
+        raise ConfigError([problem], "ask for less per worker, or for another accelerator or cloud")
+    return found
+
+
+def _accelerator(spec: JobSpec) -> str:
+    named = [name.partition(":")[2] for name in spec.worker_resources if name.startswith("accelerator_type:")]
+    return named[0] if named else ""
+
+
+def _holds(offer: Offer, spec: JobSpec) -> bool:
+    wanted = {name: amount for name, amount in spec.worker_resources.items() if not name.startswith("accelerator_")}
+    return all(offer.resources.get(name, 0.0) >= amount for name, amount in wanted.items())
+
+
+def _price(offer: Offer) -> int:
+    return offer.price_uusd_per_h or 0
+
+
+def plan_text(answer: Answer) -> str:
+    lines = [("Yes: " if answer.is_feasible else "No: ") + answer.summary]
+    found = answer.outlook
+    if found is not None:
+        low, high = (format_usd(cost) for cost in found.cost_range_uusd)
+        first, last = (format_duration(time_s) for time_s in found.finish_range_s)
+        lines += [
+            f"  cost      {format_usd(found.cost_uusd)} expected, {low} to {high} in four of five cases",
+            f"  finish    in {format_duration(found.finish_s)}, {first} to {last} in four of five cases",
+            f"  contract  kept with {found.chance:.0%} (the deadline alone {found.deadline_chance:.0%})",
+        ]
+    lines += [f"  try       {remedy}" for remedy in answer.remedies]
+    lines += ["", "Expected cost by deadline:", *_bars(answer.curve)]
+    lines.append(f"Cheapest deadline: {format_duration(answer.cheapest_deadline_s)}; more time spares next to nothing.")
+    return "\n".join(lines)
+
+
+def _bars(curve: tuple[Point, ...]) -> list[str]:
+    most = max(point.cost_uusd for point in curve) or 1
+    return [
+        f"  {format_duration(point.deadline_s):>7}  {format_usd(point.cost_uusd):>10}  "
+        f"{'#' * max(1, round(_BAR * point.cost_uusd / most))}  x {point.replicas}"
+        for point in curve
+    ]
