@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import ConfigDict, Field
 
@@ -16,6 +17,9 @@ from tradewind import errors
 from tradewind.errors import ConfigError, ControllerError, JobNotFound, NotFound, Problem, TradewindError
 from tradewind.model import Capacity, Contract, EndReason, JobSpec, Phase, Role
 from tradewind.states import JobState, NodeState
+
+if TYPE_CHECKING:
+    from tradewind.cost.ledger import Ledger
 
 SERVICE = "tradewind"  # how /healthz tells our server from another one on a re-used port
 MAX_WAIT_S = 30.0  # the longest that a long poll holds a connection
@@ -241,6 +245,7 @@ class SubmitRequest:
     entrypoint: Text
     working_dir: str = ""
     tenant: Text = "default"
+    team: str = ""
     min_workers: Count = 0
     max_workers: Count = 0
     worker_resources: Mapping[str, Annotated[float, Field(ge=0)]] = field(default_factory=dict)
@@ -257,6 +262,7 @@ class SubmitRequest:
             entrypoint=spec.entrypoint,
             working_dir=spec.working_dir,
             tenant=spec.tenant,
+            team=spec.team,
             min_workers=spec.min_workers,
             max_workers=spec.max_workers,
             worker_resources=dict(spec.worker_resources),
@@ -278,6 +284,7 @@ class SubmitRequest:
             entrypoint=self.entrypoint,
             working_dir=self.working_dir,
             tenant=self.tenant,
+            team=self.team,
             min_workers=self.min_workers,
             max_workers=self.max_workers,
             worker_resources=self.worker_resources,
@@ -286,6 +293,16 @@ class SubmitRequest:
             contract=Contract(self.deadline_at_s, self.budget_uusd),
             max_retries=self.max_retries,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeRequest:
+    """What a job may cost from now on: so much more than it was, or so much in all; neither: as before."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    add_uusd: Annotated[int, Field(gt=0)] | None = None
+    budget_uusd: Annotated[int, Field(gt=0)] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,6 +393,10 @@ class ControllerPort(Protocol):
         """Asks it to stop and returns at once; a job that is over stays as it is."""
         ...
 
+    def resume(self, job_id: str, request: ResumeRequest) -> JobInfo:
+        """Changes the budget of an open job; of one that is over, starts another that goes on from its checkpoints."""
+        ...
+
     def logs(self, job_id: str, *, offset: int = 0, tail: int | None = None, wait_s: float = 0.0) -> LogChunk:
         """What it printed from byte `offset` on; with `tail`, the last so many lines instead."""
         ...
@@ -386,6 +407,10 @@ class ControllerPort(Protocol):
 
     def bill(self) -> dict[str, Any]:
         """JSON of cost.receipt.Bill."""
+        ...
+
+    def ledger(self) -> AbstractContextManager[tuple[Ledger, float]]:
+        """The ledger and the present moment. Nothing changes in it while it is held, so hold it shortly."""
         ...
 
     def events(self, *, after: int = 0, limit: int = 1000, wait_s: float = 0.0) -> Sequence[EventLine]: ...

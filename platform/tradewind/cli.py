@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
-from tradewind import cli_catalog, cli_fleet, cli_forecast, cli_jobs
+from tradewind import cli_catalog, cli_cost, cli_fleet, cli_forecast, cli_jobs
 from tradewind.cli_base import Options
 
 INTERRUPTED = 130
@@ -80,7 +80,13 @@ def cli(ctx: click.Context, home: str | None, fleet: str | None, debug: bool) ->
     options.home, options.fleet, options.debug = home, fleet, debug
 
 
-for _command in (*cli_fleet.COMMANDS, cli_catalog.catalog, cli_forecast.forecast, *cli_jobs.COMMANDS):
+for _command in (
+    *cli_fleet.COMMANDS,
+    cli_catalog.catalog,
+    *cli_cost.COMMANDS,
+    cli_forecast.forecast,
+    *cli_jobs.COMMANDS,
+):
     cli.add_command(_command)
 
 

@@ -33,6 +33,7 @@ from tradewind.api import (
     JobInfo,
     LogChunk,
     NodeInfo,
+    ResumeRequest,
     ShutdownReport,
     Story,
     job_not_found,
@@ -42,12 +43,23 @@ from tradewind.api import (
 from tradewind.autoscaler.actions import Plan
 from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.autoscaler.view import View
+from tradewind.budgets import BudgetKeeper, continued, raised
 from tradewind.cells.cell import Cell, survived
 from tradewind.cells.options import option_of
 from tradewind.cells.route import Router
+from tradewind.cost.budget import Budgets
+from tradewind.cost.ledger import Ledger
 from tradewind.cost.receipt import Bill, Receipt, bill, receipt
 from tradewind.errors import ConfigError, ControllerError, JobError, Problem, Unsupported
-from tradewind.events import KINDS, ControllerStarted, ControllerStopped, JobPlaced, JobStateChanged, JobSubmitted
+from tradewind.events import (
+    KINDS,
+    BudgetChanged,
+    ControllerStarted,
+    ControllerStopped,
+    JobPlaced,
+    JobStateChanged,
+    JobSubmitted,
+)
 from tradewind.forecast_view import ForecastDesk, Question
 from tradewind.job_logs import JobLogs
 from tradewind.journal import Journal
@@ -86,6 +98,7 @@ class Controller:
     pack: Callable[[Path], str] | None = None  # a job's folder -> what stands for it; None: heads have our disk
     end_timeout_s: float = STOP_TIMEOUT_S  # for all nodes
     clean_up: Callable[[], Sequence[str]] = tuple  # what nodes leave behind; what could not be removed
+    budgets: Budgets = field(default_factory=Budgets)
     ended: threading.Event = field(default_factory=threading.Event)
     _desk: ForecastDesk = field(default_factory=ForecastDesk)
     _started_at_s: float = field(default_factory=time.time)
@@ -94,7 +107,13 @@ class Controller:
     _closing: threading.Event = field(default_factory=threading.Event)  # no new ticks
     _one_shutdown: threading.Lock = field(default_factory=threading.Lock)
     _report: ShutdownReport | None = None
+    _keeper: BudgetKeeper = field(init=False)
     _ticks: list[threading.Thread] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._keeper = BudgetKeeper(self.journal, self.budgets, self._now_s)
+        for cell in self.cells.values():
+            cell.loop.keep_within(self._keeper)
 
     # --- the loop's thread ---------------------------------------------------------------------------------------
 
@@ -119,6 +138,8 @@ class Controller:
     def _tick(self, cell: Cell) -> None:
         with survived():
             self._route()
+        with survived():
+            self._keeper.tick(self.stop)
         cell.tick()
         with survived():
             with self.journal.reading():
@@ -206,6 +227,16 @@ class Controller:
         self._wake()
         return self.job(job_id)
 
+    def resume(self, job_id: str, request: ResumeRequest) -> JobInfo:
+        with self.journal.reading() as (fleet, ledger):
+            job, spent = _find(fleet, job_id), ledger.job_cost(job_id, time.time())
+            limit = raised(spent, ledger.job(job_id).budget_uusd, request.add_uusd, request.budget_uusd)
+            if not is_over(job.state):
+                if limit is not None:
+                    self.journal.record(BudgetChanged(at_s=time.time(), job_id=job_id, budget_uusd=limit))
+                return self.job(job_id)
+        return self.submit(continued(job, spent, limit))
+
     def _note_stopping(self, job_id: str) -> None:
         with self.journal.reading() as (fleet, _):
             if JobState.STOPPING in JOB_TRANSITIONS[fleet.jobs[job_id].state]:
@@ -265,6 +296,11 @@ class Controller:
     def bill(self) -> dict[str, Any]:
         with self.journal.reading() as (_, ledger):
             return to_json(bill(ledger, time.time()))
+
+    @contextmanager
+    def ledger(self) -> Iterator[tuple[Ledger, float]]:
+        with self.journal.reading() as (_, ledger):
+            yield ledger, time.time()
 
     def events(self, *, after: int = 0, limit: int = 1000, wait_s: float = 0.0) -> Sequence[EventLine]:
         self.journal.wait_beyond(after, wait_s)

@@ -202,6 +202,16 @@ class MoveRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetChanged:
+    """From now on the job may cost so much in all, whatever it was submitted with."""
+
+    at_s: float
+    job_id: str
+    budget_uusd: int
+    kind: Literal["budget_changed"] = "budget_changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobStateChanged:
     at_s: float
     job_id: str
@@ -271,7 +281,7 @@ class DecisionRecorded:
     """One action of a plan, with its reason and what it beat."""
 
     at_s: float
-    action: str  # "launch", "drain", "terminate", "hold", "adopt", "grant"
+    action: str  # "launch", "drain", "terminate", "hold", "adopt", "grant", "budget"
     subject: str  # launch id, job id (of a grant), or what was asked for
     reason: str
     alternatives: tuple[str, ...] = ()
@@ -298,6 +308,7 @@ AnyEvent = (
     | JobSubmitted
     | JobPlaced
     | MoveRequested
+    | BudgetChanged
     | JobStateChanged
     | HoldingChanged
     | PhaseChanged

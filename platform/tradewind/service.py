@@ -39,6 +39,7 @@ from tradewind.config import FleetConfig, load_fleet
 from tradewind.config_models import LimitRule, OfferSelector
 from tradewind.controller import STOP_TIMEOUT_S, Controller
 from tradewind.cost import catalog
+from tradewind.cost.budget import Budgets
 from tradewind.errors import ConfigError, Problem, TradewindError
 from tradewind.events import JobStateChanged
 from tradewind.home import FleetHome
@@ -159,6 +160,11 @@ def settings_of(config: FleetConfig, head_address: str) -> LoopSettings:
     )
 
 
+def budgets_of(config: FleetConfig) -> Budgets:
+    given = config.budgets
+    return Budgets(given.fleet_uusd, dict(given.tenants_uusd), monthly=given.per == "month")
+
+
 def _rule(rule: LimitRule) -> Rule:
     return Rule(
         part=Part(
@@ -217,6 +223,7 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
             pack=opened.pack,
             end_timeout_s=opened.end_timeout_s,
             clean_up=opened.clean_up,
+            budgets=budgets_of(config),
         )
         server = stack.enter_context(serve(create_app(controller, place.make_token())))
         controller.start()

@@ -29,6 +29,7 @@ from tradewind.api import (
     JobInfo,
     LogChunk,
     NodeInfo,
+    ResumeRequest,
     ShutdownReport,
     Story,
     job_not_found,
@@ -40,6 +41,7 @@ from tradewind.autoscaler.view import LoopSettings
 from tradewind.errors import JobNotFound, NotFound
 from tradewind.events import (
     AnyEvent,
+    BudgetChanged,
     ControllerStarted,
     DecisionRecorded,
     HoldingChanged,
@@ -143,6 +145,19 @@ class FakeController:
                 self.move(job_id, JobState.STOPPED, "asked to stop")
             return self.job(job_id)
 
+    def resume(self, job_id: str, request: ResumeRequest) -> JobInfo:
+        from tradewind.budgets import continued, raised
+
+        with self._news:
+            job, ledger = self._known(job_id), self._ledger()
+            spent = ledger.job_cost(job_id, self.now_s)
+            limit = raised(spent, ledger.job(job_id).budget_uusd, request.add_uusd, request.budget_uusd)
+            if is_over(job.state):
+                return self.submit(continued(job, spent, limit))
+            if limit is not None:
+                self.record(BudgetChanged(at_s=self.now_s, job_id=job_id, budget_uusd=limit))
+            return self.job(job_id)
+
     def logs(self, job_id: str, *, offset: int = 0, tail: int | None = None, wait_s: float = 0.0) -> LogChunk:
         with self._news:
             self._known(job_id)
@@ -164,6 +179,12 @@ class FakeController:
             from tradewind.cost.receipt import bill
 
             return _json(bill(self._ledger(), self.now_s))
+
+    @contextmanager
+    def ledger(self) -> Iterator[tuple[Any, float]]:
+        with self._news:
+            self._check()
+            yield self._ledger(), self.now_s
 
     def events(self, *, after: int = 0, limit: int = 1000, wait_s: float = 0.0) -> Sequence[EventLine]:
         with self._news:
