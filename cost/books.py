@@ -18,6 +18,7 @@ from tradewind.model import Offer
 
 Owner = tuple[str, str, int]  # market, job, position in LABELS
 MILLI = 1000  # accelerators are counted in thousandths, so that sums stay whole numbers
+OfDay = tuple[int, tuple[Stretch, ...]]  # a day, and its stretches
 AnyKey = TypeVar("AnyKey", Owner, tuple[int, int])
 FOREVER_MS = 2**62
 _NO_PRICES = PriceHistory()
@@ -66,6 +67,7 @@ class NodeBook:
     """One node's days that are over, from the first on; with `is_closed`, all that it will ever have."""
 
     node: NodeHistory
+    market: str
     days: list[tuple[int, Statement]] = field(default_factory=list)
     running: list[tuple[int, Statement]] = field(default_factory=list)  # of the last question
     is_closed: bool = False
@@ -142,6 +144,7 @@ class Books:
     _changed: dict[str, int] = field(default_factory=dict)  # launch id -> from when on
     _repriced: dict[str, int] = field(default_factory=dict)  # market -> from when on
     _closings: int = 0
+    _noted: dict[tuple[int, int, int], tuple[Offer, Statement, int]] = field(default_factory=dict)
 
     # --- what is heard ------------------------------------------------------------------------------------------
 
@@ -162,6 +165,7 @@ class Books:
             self._advance(book, now_ms, memory)
             if book.is_closed:
                 del self._open[launch_id]
+        self._count_noted()
         self.now_ms = now_ms
 
     def by_owner(self) -> Iterator[Cell]:
@@ -212,8 +216,9 @@ class Books:
         self.heard.clear()
 
     def _enter(self, launch_id: str, node: NodeHistory) -> NodeBook:
-        book = self.by_node[launch_id] = self._open[launch_id] = NodeBook(node)
-        self._by_market.setdefault(node.offer.market.key, []).append(launch_id)
+        market = node.offer.market.key
+        book = self.by_node[launch_id] = self._open[launch_id] = NodeBook(node, market)
+        self._by_market.setdefault(market, []).append(launch_id)
         return book
 
     def _reopen_all(self, launch_ids: Iterable[str], from_ms: int) -> None:
@@ -227,42 +232,43 @@ class Books:
 
     def _reopen(self, book: NodeBook, from_ms: int) -> None:
         for day, rows in book.reopen(from_ms // DAY_MS):
-            self._count(book.node, day, rows, -1)
+            self._count(book.node.offer, day, rows, -1)
         self._open[book.node.launch_id] = book
 
     def _advance(self, book: NodeBook, now_ms: int, memory: Memory) -> None:
-        """Settle the days that are over for good, and what there is of the others."""
-        node, book.running = book.node, []
-        if node.launched_ms is None or node.launched_ms > now_ms:
-            return
-        prices = self.prices.get(node.offer.market.key, _NO_PRICES)
-        until_ms = node.billed_until_ms
+        node = book.node
+        prices = self.prices.get(book.market, _NO_PRICES)
+        if book.steady is not None and book.steady[1][0] // DAY_MS == now_ms // DAY_MS:
+            before, (from_ms, _, claims) = book.steady
+            of_day = (*before, (from_ms, now_ms, claims))
+            book.running = [(now_ms // DAY_MS, statement(node, of_day, prices, self.timelines, memory))]
+        elif node.launched_ms is not None and node.launched_ms <= now_ms:
+            from_ms = max(node.launched_ms, book.settled_until_ms)
+            days = list(by_day(stretches(node, from_ms, now_ms, self._queued_until_ms(node))))
+            self._settle_days(book, days, prices, now_ms, memory)
+
+    def _settle_days(
+        self, book: NodeBook, days: Sequence[OfDay], prices: PriceHistory, now_ms: int, memory: Memory
+    ) -> None:
+        """Of one node: keep what is over for good, and show what there is of the others."""
+        node, book.running, book.steady = book.node, [], None
+        until_ms, joined_ms = node.billed_until_ms, node.in_ray_from_ms
         is_over = until_ms is not None and until_ms <= now_ms
         # Whether a node that has not joined boots or failed is known at its end: until then, none of its days is over.
-        is_fixed = is_over or (node.in_ray_from_ms is not None and node.in_ray_from_ms <= now_ms)
-        days = self._days(book, now_ms)
+        is_fixed = is_over or (joined_ms is not None and joined_ms <= now_ms)
         for day, of_day in days:
             rows = statement(node, of_day, prices, self.timelines, memory)
             if is_fixed and (is_over or (day + 1) * DAY_MS <= now_ms):
                 book.days.append((day, rows))
-                self._count(node, day, rows, 1)
+                self._note(node.offer, day, rows)
             else:
                 book.running.append((day, rows))
         if is_over:
             self._closings += 1
-            book.is_closed, book.closings, book.steady = True, self._closings, None
+            book.is_closed, book.closings = True, self._closings
         elif is_fixed and days and days[-1][0] == now_ms // DAY_MS and self._goes_on(node, now_ms):
             *before, last = days[-1][1]
             book.steady = (tuple(before), last)
-
-    def _days(self, book: NodeBook, now_ms: int) -> Sequence[tuple[int, tuple[Stretch, ...]]]:
-        """What is to be settled. While nothing is heard of a node, only the end of its last stretch moves."""
-        if book.steady is not None and book.steady[1][0] // DAY_MS == now_ms // DAY_MS:
-            before, (from_ms, _, claims) = book.steady
-            return ((now_ms // DAY_MS, (*before, (from_ms, now_ms, claims))),)
-        node, book.steady = book.node, None
-        from_ms = max(node.launched_ms or 0, book.settled_until_ms)
-        return list(by_day(stretches(node, from_ms, now_ms, self._queued_until_ms(node))))
 
     def _goes_on(self, node: NodeHistory, now_ms: int) -> bool:
         """Nothing is known of it that lies ahead."""
@@ -276,8 +282,19 @@ class Books:
         held_ms = node.first_held_ms
         return min(FOREVER_MS if held_ms is None else held_ms, max(ends_ms, default=0))
 
-    def _count(self, node: NodeHistory, day: int, rows: Statement, times: int) -> None:
-        market, accelerators = node.offer.market.key, _milli(node.offer)
+    def _note(self, offer: Offer, day: int, rows: Statement) -> None:
+        """To be counted when all are settled: nodes that are held alike share their statement."""
+        key = (day, id(offer), id(rows))
+        known = self._noted.get(key)
+        self._noted[key] = (offer, rows, 1 if known is None else known[2] + 1)
+
+    def _count_noted(self) -> None:
+        for (day, _, _), (offer, rows, times) in self._noted.items():
+            self._count(offer, day, rows, times)
+        self._noted.clear()
+
+    def _count(self, offer: Offer, day: int, rows: Statement, times: int) -> None:
+        market, accelerators = offer.market.key, _milli(offer)
         for row in rows:
             _add(self._by_owner, (market, row.job_id, row.label), row, times, accelerators)
             _add(self._by_day, (day, row.label), row, times, accelerators)

@@ -83,7 +83,8 @@ def test_only_the_days_and_the_cloud_of_the_bill_count(history: History) -> None
     found = compare(ours, parse(cur(usage("i-n", 24.0, 86.40))))
     assert found.agrees
     assert found.ledger_uusd == 86_400_000
-    azure = "Date,ResourceId,MeterCategory,MeterName,Quantity,CostInBillingCurrency\n01/01/1970,/x/vm-1,Storage,P10,1,2.50\n"
+    azure = "Date,ResourceId,MeterCategory,MeterName,Quantity,CostInBillingCurrency\n"
+    azure += "01/01/1970,/x/vm-1,Storage,P10,1,2.50\n"
     other = compare(ours, parse(azure))
     assert (other.clouds, other.ledger_uusd, other.billed_uusd) == (("azure",), 0, 2_500_000)
 
@@ -102,8 +103,9 @@ def test_the_second_spelling_of_aws() -> None:
 def test_google_adds_parts_of_a_machine_and_its_credits(history: History) -> None:
     head = "service.description,sku.description,usage_start_time,resource.name,cost,credits,labels\n"
     rows = (
-        "Compute Engine,Spot Preemptible N1 Instance Core,1970-01-01 05:00:00 UTC,projects/p/zones/z/instances/tw-a,2.0,,",
-        'Compute Engine,Nvidia T4 GPU attached to Spot VMs,1970-01-01 05:00:00 UTC,instances/tw-a,3.0,"[{""amount"": -0.5}]",',
+        "Compute Engine,Spot Preemptible N1 Instance Core,1970-01-01 05:00:00 UTC,projects/p/instances/tw-a,2.0,,",
+        "Compute Engine,Nvidia T4 GPU attached to Spot VMs,1970-01-01 05:00:00 UTC,instances/tw-a,3.0,"
+        '"[{""amount"": -0.5}]",',
         "Compute Engine,Storage PD Capacity,1970-01-01 05:00:00 UTC,disks/d,1.0,,",
     )
     bill = parse(head + "\n".join(rows) + "\n")
@@ -125,8 +127,8 @@ def test_a_machine_is_found_by_its_launch_id_too(history: History) -> None:
 def test_azure_with_its_tags_without_braces() -> None:
     text = (
         "Date,ResourceId,MeterCategory,MeterName,Quantity,CostInBillingCurrency,ChargeType,Tags\n"
-        '03/31/2025,/subscriptions/s/virtualMachines/tw-b,Virtual Machines,NC24 Spot,2,7.5,Usage,"""tradewind-launch-id"": '
-        '""tw-b"""\n'
+        "03/31/2025,/subscriptions/s/virtualMachines/tw-b,Virtual Machines,NC24 Spot,2,7.5,Usage,"
+        '"""tradewind-launch-id"": ""tw-b"""\n'
     )
     (charge,) = parse(text)
     assert (charge.resource, charge.day, charge.hours, charge.launch_id) == ("tw-b", "2025-03-31", 2.0, "tw-b")
