@@ -11,10 +11,13 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from tradewind.api import job_not_found
+from tradewind.api_requests import ResumeRequest
 from tradewind.autoscaler.fleet import JobRecord
 from tradewind.cost.budget import Budgets, Purses, notices_of, purses
+from tradewind.cost.ledger import Ledger
 from tradewind.errors import JobError
-from tradewind.events import DecisionRecorded
+from tradewind.events import BudgetChanged, DecisionRecorded
 from tradewind.journal import Journal
 from tradewind.model import Contract, JobSpec, Offer
 from tradewind.states import JobState, is_over
@@ -58,6 +61,17 @@ class BudgetKeeper:
         with self._one:
             return self._purses.closed()
 
+    def resume(self, job_id: str, request: ResumeRequest) -> JobSpec | None:
+        """The spec of a job that goes on with one that is over; None: the budget of one that is not was changed."""
+        with self._journal.reading() as (fleet, ledger):
+            if job_id not in fleet.jobs:
+                raise job_not_found(job_id, fleet.jobs)
+            found = resumption(fleet.jobs[job_id], ledger, request, self._clock())
+            if isinstance(found, JobSpec):
+                return found
+            self._journal.record(found)
+            return None
+
     def _look(self, open_jobs: dict[str, str]) -> Purses:
         """Under the lock from the record to the new purses: no launch is admitted in between by the old ones."""
         now_s = self._clock()
@@ -84,19 +98,24 @@ class BudgetKeeper:
         )
 
 
-def raised(spent_uusd: int, limit_uusd: int | None, add_uusd: int | None, set_uusd: int | None) -> int | None:
-    """The new budget of a job: what it was and so much more (`--budget +20`), or so much in all (`--budget 50`)."""
-    if add_uusd is not None:
-        return max(limit_uusd if limit_uusd is not None else spent_uusd, spent_uusd) + add_uusd
-    return limit_uusd if set_uusd is None else set_uusd
+def resumption(job: JobRecord, ledger: Ledger, request: ResumeRequest, now_s: float) -> JobSpec | BudgetChanged:
+    """What becomes of a request to go on: another job in the place of one that is over, else a larger budget."""
+    spent_uusd, limit_uusd = ledger.job_cost(job.job_id, now_s), ledger.job(job.job_id).budget_uusd
+    if request.add_uusd is not None:  # `--budget +20`: so much more than it was
+        limit_uusd = max(spent_uusd, limit_uusd or 0) + request.add_uusd
+    elif request.budget_uusd is not None:
+        limit_uusd = request.budget_uusd
+    if is_over(job.state):
+        return continued(job, spent_uusd, limit_uusd)
+    if limit_uusd is None:
+        raise JobError(f"{job.job_id} is {job.state} and has no budget", "nothing has to be resumed")
+    return BudgetChanged(at_s=now_s, job_id=job.job_id, budget_uusd=limit_uusd)
 
 
 def continued(job: JobRecord, spent_uusd: int, limit_uusd: int | None) -> JobSpec:
     """The spec of a job that goes on where one that is over has stopped. It may cost what the old one has left."""
     if job.foreign:
         raise JobError(f"{job.job_id} was sent by plain `ray job submit`", "send it again in the same way")
-    if not is_over(job.state):
-        raise JobError(f"{job.job_id} is {job.state}, not over", "its budget alone can be changed: --budget +20")
     if limit_uusd is not None and limit_uusd <= spent_uusd:
         used = f"{format_usd(spent_uusd)} of {format_usd(limit_uusd)}"
         raise JobError(f"the budget of {job.job_id} is used: {used}", "give it more with --budget +20")

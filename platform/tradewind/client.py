@@ -28,12 +28,10 @@ from tradewind.api import (
     LogChunk,
     NodeInfo,
     PreemptReply,
-    PreemptRequest,
-    ResumeRequest,
     ShutdownReport,
     Story,
-    SubmitRequest,
 )
+from tradewind.api_requests import PreemptRequest, ResumeRequest, SubmitRequest
 from tradewind.controller_process import CONTROLLER, START_TIMEOUT_S, await_end, ensure_controller, find_controller
 from tradewind.errors import ConfigError, ControllerError, JobFailed, JobTimeout, Problem
 from tradewind.home import FleetHome, pick_fleet

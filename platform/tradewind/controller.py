@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -33,17 +34,17 @@ from tradewind.api import (
     JobInfo,
     LogChunk,
     NodeInfo,
-    ResumeRequest,
     ShutdownReport,
     Story,
     job_not_found,
     node_not_found,
     pick,
 )
+from tradewind.api_requests import ResumeRequest
 from tradewind.autoscaler.actions import Plan
 from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.autoscaler.view import View
-from tradewind.budgets import BudgetKeeper, continued, raised
+from tradewind.budgets import BudgetKeeper
 from tradewind.cells.cell import Cell, survived
 from tradewind.cells.options import option_of
 from tradewind.cells.route import Router
@@ -51,15 +52,7 @@ from tradewind.cost.budget import Budgets
 from tradewind.cost.ledger import Ledger
 from tradewind.cost.receipt import Bill, Receipt, bill, receipt
 from tradewind.errors import ConfigError, ControllerError, JobError, Problem, Unsupported
-from tradewind.events import (
-    KINDS,
-    BudgetChanged,
-    ControllerStarted,
-    ControllerStopped,
-    JobPlaced,
-    JobStateChanged,
-    JobSubmitted,
-)
+from tradewind.events import KINDS, ControllerStarted, ControllerStopped, JobPlaced, JobStateChanged, JobSubmitted
 from tradewind.forecast_view import ForecastDesk, Question
 from tradewind.job_logs import JobLogs
 from tradewind.journal import Journal
@@ -228,14 +221,8 @@ class Controller:
         return self.job(job_id)
 
     def resume(self, job_id: str, request: ResumeRequest) -> JobInfo:
-        with self.journal.reading() as (fleet, ledger):
-            job, spent = _find(fleet, job_id), ledger.job_cost(job_id, time.time())
-            limit = raised(spent, ledger.job(job_id).budget_uusd, request.add_uusd, request.budget_uusd)
-            if not is_over(job.state):
-                if limit is not None:
-                    self.journal.record(BudgetChanged(at_s=time.time(), job_id=job_id, budget_uusd=limit))
-                return self.job(job_id)
-        return self.submit(continued(job, spent, limit))
+        fresh = self._keeper.resume(job_id, request)
+        return self.submit(fresh) if fresh else self.job(job_id)
 
     def _note_stopping(self, job_id: str) -> None:
         with self.journal.reading() as (fleet, _):
@@ -297,10 +284,8 @@ class Controller:
         with self.journal.reading() as (_, ledger):
             return to_json(bill(ledger, time.time()))
 
-    @contextmanager
-    def ledger(self) -> Iterator[tuple[Ledger, float]]:
-        with self.journal.reading() as (_, ledger):
-            yield ledger, time.time()
+    def ledger(self) -> AbstractContextManager[tuple[Ledger, float]]:
+        return self.journal.reading_now()
 
     def events(self, *, after: int = 0, limit: int = 1000, wait_s: float = 0.0) -> Sequence[EventLine]:
         self.journal.wait_beyond(after, wait_s)

@@ -43,13 +43,11 @@ from tradewind.api import (
     LogChunk,
     NodeInfo,
     PreemptReply,
-    PreemptRequest,
-    ResumeRequest,
     ShutdownReport,
     Story,
-    SubmitRequest,
     job_not_found,
 )
+from tradewind.api_requests import PreemptRequest, ResumeRequest, SubmitRequest
 from tradewind.cost_routes import cost_routes, metrics_routes
 
 T = TypeVar("T")

@@ -29,19 +29,18 @@ from tradewind.api import (
     JobInfo,
     LogChunk,
     NodeInfo,
-    ResumeRequest,
     ShutdownReport,
     Story,
     job_not_found,
     node_not_found,
     pick,
 )
+from tradewind.api_requests import ResumeRequest
 from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.autoscaler.view import LoopSettings
 from tradewind.errors import JobNotFound, NotFound
 from tradewind.events import (
     AnyEvent,
-    BudgetChanged,
     ControllerStarted,
     DecisionRecorded,
     HoldingChanged,
@@ -146,16 +145,13 @@ class FakeController:
             return self.job(job_id)
 
     def resume(self, job_id: str, request: ResumeRequest) -> JobInfo:
-        from tradewind.budgets import continued, raised
+        from tradewind.budgets import resumption
 
         with self._news:
-            job, ledger = self._known(job_id), self._ledger()
-            spent = ledger.job_cost(job_id, self.now_s)
-            limit = raised(spent, ledger.job(job_id).budget_uusd, request.add_uusd, request.budget_uusd)
-            if is_over(job.state):
-                return self.submit(continued(job, spent, limit))
-            if limit is not None:
-                self.record(BudgetChanged(at_s=self.now_s, job_id=job_id, budget_uusd=limit))
+            found = resumption(self._known(job_id), self._ledger(), request, self.now_s)
+            if isinstance(found, JobSpec):
+                return self.submit(found)
+            self.record(found)
             return self.job(job_id)
 
     def logs(self, job_id: str, *, offset: int = 0, tail: int | None = None, wait_s: float = 0.0) -> LogChunk:
