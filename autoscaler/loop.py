@@ -28,6 +28,7 @@ from tradewind.autoscaler.quotes import Quotes, note_quotes
 from tradewind.autoscaler.ray_snapshot import RayPort, RayReport, RaySnapshot, alive_by_launch_id
 from tradewind.autoscaler.reconcile import Reconciler, Record, new_launch_id
 from tradewind.autoscaler.settle import Listing, Question, overdue_ends, settle, slices_of
+from tradewind.autoscaler.treasury import Treasury, Unlimited, without_closed
 from tradewind.autoscaler.turn import Turn
 from tradewind.autoscaler.view import LoopSettings, SeenResources, View
 from tradewind.autoscaler.wanted import wanted_of
@@ -67,6 +68,7 @@ class Loop:
         self.clouds = Clouds(providers, prices, clock, beside or Inline(), settings)
         reconciler = DryReconciler if settings.dry_run else Reconciler
         self.reconciler = reconciler(clock, record, fleet, ray, self.clouds, settings, new_id, turn or Turn())
+        self.treasury: Treasury = Unlimited()
         self._head_silent_s = head_silent_s
         self._jobs_left_at_s: float | None = None  # steady
         self.book = new_book(settings)
@@ -85,6 +87,10 @@ class Loop:
         self._quotes: Quotes = {}
         self._said: frozenset[tuple[str, str]] = frozenset()
         self._strangers: frozenset[str] = frozenset()
+
+    def keep_within(self, treasury: Treasury) -> None:
+        """From now on nothing is bought that the budgets do not pay for."""
+        self.treasury = self.reconciler.treasury = treasury
 
     def run(self, stop: threading.Event, interval_s: float = 1.0) -> None:
         """Tick until told to stop. A defect in one tick is logged and the next one tries again."""
@@ -223,7 +229,14 @@ class Loop:
         )
         self.targets = self.granted.targets
         seen = self._look_ahead(replace(seen, targets=self.targets))
-        return build_view(self.fleet, seen, self.settings)
+        return self._within_budgets(build_view(self.fleet, seen, self.settings))
+
+    def _within_budgets(self, view: View) -> View:
+        closed = self.treasury.closed()
+        if not closed:
+            return view
+        demand, withheld = without_closed(view.demand, closed)
+        return replace(view, demand=demand, withheld=(*view.withheld, *withheld))
 
     def _jobs_left_s(self) -> float | None:
         if self.fleet.open_jobs:

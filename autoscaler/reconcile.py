@@ -18,6 +18,7 @@ from tradewind.autoscaler.limits import Gate
 from tradewind.autoscaler.market import MarketMemory
 from tradewind.autoscaler.providers.base import LaunchSpec
 from tradewind.autoscaler.ray_snapshot import DrainReason, RayPort
+from tradewind.autoscaler.treasury import Treasury, Unlimited
 from tradewind.autoscaler.turn import Turn
 from tradewind.autoscaler.view import LoopSettings
 from tradewind.errors import AmbiguousOutcome, ProviderError, RayError, Scope
@@ -30,7 +31,7 @@ from tradewind.events import (
     LaunchRequested,
     TerminateRequested,
 )
-from tradewind.model import LABEL_LAUNCH_ID, Capacity, Offer
+from tradewind.model import LABEL_LAUNCH_ID, Capacity, Offer, Role
 from tradewind.states import NodeState
 from tradewind.units import format_usd
 
@@ -67,6 +68,7 @@ class Reconciler:
     settings: LoopSettings
     new_id: Callable[[], str] = new_launch_id
     turn: Turn = field(default_factory=Turn)
+    treasury: Treasury = field(default_factory=Unlimited)
     # Launch calls of this process that are under way, were accepted or had no answer. What is on record and neither
     # here nor listed was never sent (a crash in between), or was refused for the moment: it is sent again.
     sent: set[str] = field(default_factory=set)
@@ -114,6 +116,8 @@ class Reconciler:
             with self.turn.of(self) as is_mine:
                 self._gate = self._gate if is_mine and self._gate else self._new_gate(now_s)
                 passed, tenants = self._gate.admit(offer, attempt.action.jobs, attempt.action.role)
+                if attempt.action.role is not Role.HEAD:  # without it, nothing of the fleet could go on
+                    passed = passed or self.treasury.admit(offer, attempt.action.jobs)
                 launch_id = "" if passed else self._ask_for(offer, attempt, tenants)
             if passed:
                 logger.warning("not launched: %s would pass %s", offer.market, passed)

@@ -9,14 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
 from tradewind.cost.history import NodeHistory, PriceHistory
 from tradewind.cost.settle import DAY_MS, Key, Memory, Row, Statement, Stretch, by_day, statement, stretches
 from tradewind.cost.timeline import Timeline
+from tradewind.model import Offer
 
-CellKey = tuple[int, str, str, int]  # day, market, job, position in LABELS
+Owner = tuple[str, str, int]  # market, job, position in LABELS
+MILLI = 1000  # accelerators are counted in thousandths, so that sums stay whole numbers
+OfDay = tuple[int, tuple[Stretch, ...]]  # a day, and its stretches
+AnyKey = TypeVar("AnyKey", Owner, tuple[int, int])
 FOREVER_MS = 2**62
 _NO_PRICES = PriceHistory()
+
+
+class Cell(NamedTuple):
+    """A part of the cost. What it was not asked by is empty, or -1."""
+
+    day: int
+    market: str
+    job_id: str
+    label: int
+    cost_uusd: int
+    on_demand_uusd: int
+    accelerator_ppm_ms: int  # over all accelerators of the nodes, in thousandths of one
+    unpriced_ms: int
+    unlisted_ms: int
 
 
 @dataclass(slots=True)
@@ -30,13 +49,17 @@ class Sums:
     unpriced_ms: int = 0
     unlisted_ms: int = 0
 
-    def add(self, row: Row | Sums, times: int = 1) -> None:
+    def add(self, row: Row, times: int = 1, accelerators: int = 1) -> None:
         self.cost_uusd += times * row.cost_uusd
         self.on_demand_uusd += times * row.on_demand_uusd
         self.duration_ms += times * row.duration_ms
-        self.accelerator_ppm_ms += times * row.accelerator_ppm_ms
+        self.accelerator_ppm_ms += times * accelerators * row.accelerator_ppm_ms
         self.unpriced_ms += times * row.unpriced_ms
         self.unlisted_ms += times * row.unlisted_ms
+
+    def cell(self, day: int, market: str, job_id: str, label: int) -> Cell:
+        amounts = (self.cost_uusd, self.on_demand_uusd, self.accelerator_ppm_ms, self.unpriced_ms, self.unlisted_ms)
+        return Cell(day, market, job_id, label, *amounts)
 
 
 @dataclass(slots=True)
@@ -44,6 +67,7 @@ class NodeBook:
     """One node's days that are over, from the first on; with `is_closed`, all that it will ever have."""
 
     node: NodeHistory
+    market: str
     days: list[tuple[int, Statement]] = field(default_factory=list)
     running: list[tuple[int, Statement]] = field(default_factory=list)  # of the last question
     is_closed: bool = False
@@ -113,12 +137,14 @@ class Books:
     by_node: dict[str, NodeBook] = field(default_factory=dict)
     now_ms: int = 0
     heard: dict[str, None] = field(default_factory=dict)  # jobs that told something
-    _cells: dict[CellKey, Sums] = field(default_factory=dict)  # of days that are over
+    _by_owner: dict[Owner, Sums] = field(default_factory=dict)  # of days that are over
+    _by_day: dict[tuple[int, int], Sums] = field(default_factory=dict)  # of these, too: day and label
     _open: dict[str, NodeBook] = field(default_factory=dict)  # nodes that are not closed
     _by_market: dict[str, list[str]] = field(default_factory=dict)
     _changed: dict[str, int] = field(default_factory=dict)  # launch id -> from when on
     _repriced: dict[str, int] = field(default_factory=dict)  # market -> from when on
     _closings: int = 0
+    _noted: dict[tuple[int, int, int], tuple[Offer, Statement, int]] = field(default_factory=dict)
 
     # --- what is heard ------------------------------------------------------------------------------------------
 
@@ -132,23 +158,45 @@ class Books:
 
     def settle(self, now_ms: int) -> None:
         if now_ms < self.now_ms:  # asked about the past: nothing that was settled is known to hold then
-            self.by_node, self._cells, self._open, self._by_market = {}, {}, {}, {}
+            self.by_node, self._open, self._by_market, self._by_owner, self._by_day = {}, {}, {}, {}, {}
         self._take_in()
-        memory: Memory = {}
+        memory = Memory()
         for launch_id, book in list(self._open.items()):
             self._advance(book, now_ms, memory)
             if book.is_closed:
                 del self._open[launch_id]
+        self._count_noted()
         self.now_ms = now_ms
 
-    def cells(self) -> Iterator[tuple[CellKey, Sums | Row]]:
-        """What was settled, by day, market, job and label. A key may come more than once: add them up."""
-        yield from self._cells.items()
+    def by_owner(self) -> Iterator[Cell]:
+        """All that was settled, by market, job and label. An owner may come more than once: add them up."""
+        for (market, job_id, label), sums in self._by_owner.items():
+            yield sums.cell(-1, market, job_id, label)
+        yield from self._running()
+
+    def by_day(self) -> Iterator[Cell]:
+        """The same by day and label."""
+        for (day, label), sums in self._by_day.items():
+            yield sums.cell(day, "", "", label)
+        yield from self._running()
+
+    def by_all(self, first_day: int) -> Iterator[Cell]:
+        """By all of these, from a day on. Looks at each node and day."""
+        for book in self.by_node.values():
+            for day, rows in (*book.days, *book.running):
+                if day >= first_day:
+                    yield from _cells(book.node.offer, day, rows, 1)
+
+    def _running(self) -> Iterator[Cell]:
+        """Nodes that are held alike share their statement: each is looked at once."""
+        shared: dict[tuple[int, int, int], tuple[NodeBook, Statement, int]] = {}
         for book in self._open.values():
-            market = book.node.offer.market.key
             for day, rows in book.running:
-                for row in rows:
-                    yield (day, market, row.job_id, row.label), row
+                key = (day, id(book.node.offer), id(rows))
+                known = shared.get(key)
+                shared[key] = (book, rows, 1 if known is None else known[2] + 1)
+        for (day, _, _), (book, rows, times) in shared.items():
+            yield from _cells(book.node.offer, day, rows, times)
 
     # --- settling -----------------------------------------------------------------------------------------------
 
@@ -168,8 +216,9 @@ class Books:
         self.heard.clear()
 
     def _enter(self, launch_id: str, node: NodeHistory) -> NodeBook:
-        book = self.by_node[launch_id] = self._open[launch_id] = NodeBook(node)
-        self._by_market.setdefault(node.offer.market.key, []).append(launch_id)
+        market = node.offer.market.key
+        book = self.by_node[launch_id] = self._open[launch_id] = NodeBook(node, market)
+        self._by_market.setdefault(market, []).append(launch_id)
         return book
 
     def _reopen_all(self, launch_ids: Iterable[str], from_ms: int) -> None:
@@ -183,43 +232,43 @@ class Books:
 
     def _reopen(self, book: NodeBook, from_ms: int) -> None:
         for day, rows in book.reopen(from_ms // DAY_MS):
-            self._count(day, book.node.offer.market.key, rows, -1)
+            self._count(book.node.offer, day, rows, -1)
         self._open[book.node.launch_id] = book
 
     def _advance(self, book: NodeBook, now_ms: int, memory: Memory) -> None:
-        """Settle the days that are over for good, and what there is of the others."""
-        node, book.running = book.node, []
-        if node.launched_ms is None or node.launched_ms > now_ms:
-            return
-        market = node.offer.market.key
-        prices = self.prices.get(market, _NO_PRICES)
-        until_ms = node.billed_until_ms
+        node = book.node
+        prices = self.prices.get(book.market, _NO_PRICES)
+        if book.steady is not None and book.steady[1][0] // DAY_MS == now_ms // DAY_MS:
+            before, (from_ms, _, claims) = book.steady
+            of_day = (*before, (from_ms, now_ms, claims))
+            book.running = [(now_ms // DAY_MS, statement(node, of_day, prices, self.timelines, memory))]
+        elif node.launched_ms is not None and node.launched_ms <= now_ms:
+            from_ms = max(node.launched_ms, book.settled_until_ms)
+            days = list(by_day(stretches(node, from_ms, now_ms, self._queued_until_ms(node))))
+            self._settle_days(book, days, prices, now_ms, memory)
+
+    def _settle_days(
+        self, book: NodeBook, days: Sequence[OfDay], prices: PriceHistory, now_ms: int, memory: Memory
+    ) -> None:
+        """Of one node: keep what is over for good, and show what there is of the others."""
+        node, book.running, book.steady = book.node, [], None
+        until_ms, joined_ms = node.billed_until_ms, node.in_ray_from_ms
         is_over = until_ms is not None and until_ms <= now_ms
         # Whether a node that has not joined boots or failed is known at its end: until then, none of its days is over.
-        is_fixed = is_over or (node.in_ray_from_ms is not None and node.in_ray_from_ms <= now_ms)
-        days = self._days(book, now_ms)
+        is_fixed = is_over or (joined_ms is not None and joined_ms <= now_ms)
         for day, of_day in days:
             rows = statement(node, of_day, prices, self.timelines, memory)
             if is_fixed and (is_over or (day + 1) * DAY_MS <= now_ms):
                 book.days.append((day, rows))
-                self._count(day, market, rows, 1)
+                self._note(node.offer, day, rows)
             else:
                 book.running.append((day, rows))
         if is_over:
             self._closings += 1
-            book.is_closed, book.closings, book.steady = True, self._closings, None
+            book.is_closed, book.closings = True, self._closings
         elif is_fixed and days and days[-1][0] == now_ms // DAY_MS and self._goes_on(node, now_ms):
             *before, last = days[-1][1]
             book.steady = (tuple(before), last)
-
-    def _days(self, book: NodeBook, now_ms: int) -> Sequence[tuple[int, tuple[Stretch, ...]]]:
-        """What is to be settled. While nothing is heard of a node, only the end of its last stretch moves."""
-        if book.steady is not None and book.steady[1][0] // DAY_MS == now_ms // DAY_MS:
-            before, (from_ms, _, claims) = book.steady
-            return ((now_ms // DAY_MS, (*before, (from_ms, now_ms, claims))),)
-        node, book.steady = book.node, None
-        from_ms = max(node.launched_ms or 0, book.settled_until_ms)
-        return list(by_day(stretches(node, from_ms, now_ms, self._queued_until_ms(node))))
 
     def _goes_on(self, node: NodeHistory, now_ms: int) -> bool:
         """Nothing is known of it that lies ahead."""
@@ -233,12 +282,48 @@ class Books:
         held_ms = node.first_held_ms
         return min(FOREVER_MS if held_ms is None else held_ms, max(ends_ms, default=0))
 
-    def _count(self, day: int, market: str, rows: Statement, times: int) -> None:
+    def _note(self, offer: Offer, day: int, rows: Statement) -> None:
+        """To be counted when all are settled: nodes that are held alike share their statement."""
+        key = (day, id(offer), id(rows))
+        known = self._noted.get(key)
+        self._noted[key] = (offer, rows, 1 if known is None else known[2] + 1)
+
+    def _count_noted(self) -> None:
+        for (day, _, _), (offer, rows, times) in self._noted.items():
+            self._count(offer, day, rows, times)
+        self._noted.clear()
+
+    def _count(self, offer: Offer, day: int, rows: Statement, times: int) -> None:
+        market, accelerators = offer.market.key, _milli(offer)
         for row in rows:
-            key = (day, market, row.job_id, row.label)
-            sums = self._cells.get(key)
-            if sums is None:
-                sums = self._cells[key] = Sums()
-            sums.add(row, times)
-            if times < 0 and not sums.duration_ms:
-                del self._cells[key]
+            _add(self._by_owner, (market, row.job_id, row.label), row, times, accelerators)
+            _add(self._by_day, (day, row.label), row, times, accelerators)
+
+
+def _add(to: dict[AnyKey, Sums], key: AnyKey, row: Row, times: int, accelerators: int) -> None:
+    sums = to.get(key)
+    if sums is None:
+        sums = to[key] = Sums()
+    sums.add(row, times, accelerators)
+    if times < 0 and not sums.duration_ms:
+        del to[key]  # nothing is left of it
+
+
+def _milli(offer: Offer) -> int:
+    return round(offer.accelerator_count * offer.hosts * MILLI)
+
+
+def _cells(offer: Offer, day: int, rows: Statement, times: int) -> Iterator[Cell]:
+    market, accelerators = offer.market.key, _milli(offer)
+    for row in rows:
+        yield Cell(
+            day,
+            market,
+            row.job_id,
+            row.label,
+            times * row.cost_uusd,
+            times * row.on_demand_uusd,
+            times * accelerators * row.accelerator_ppm_ms,
+            times * row.unpriced_ms,
+            times * row.unlisted_ms,
+        )

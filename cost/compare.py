@@ -14,8 +14,8 @@ CheapestOf = Callable[[str, str], int | None]
 
 @dataclass(frozen=True, slots=True)
 class SingleCloud:
-    """The cloud on which the same accelerator-hours would have cost least, had one stayed on one cloud, at its cheapest
-    list price (spot or on-demand) all the time and with no waste. Nobody pays so little: it is the hardest comparison."""
+    """The cloud on which the same accelerator-hours would have cost least, had one stayed on it: at its cheapest list
+    price (spot or on-demand) all the time, without waste. Nobody pays so little: it is the hardest comparison."""
 
     cloud: str
     cost_uusd: int
@@ -24,7 +24,8 @@ class SingleCloud:
 def cheapest_single_cloud(
     hours: Mapping[str, float], clouds: Iterable[str] | None = None, cheapest_of: CheapestOf | None = None
 ) -> SingleCloud | None:
-    """By the built-in price list unless told otherwise. `hours` are accelerator-hours by accelerator. None: there are none, or no cloud sells all of them."""
+    """`hours` are accelerator-hours by accelerator; prices are the built-in list's unless told otherwise. None: there
+    are no hours, or no cloud sells all of them."""
     found, price_of = [], cheapest_of or _listed
     for cloud in catalog.load().clouds if clouds is None else clouds:
         prices = {name: price_of(name, cloud) for name in hours}

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal, get_args
 
-from tradewind.cost.books import CellKey, Sums
+from tradewind.cost.books import MILLI, Cell
 from tradewind.cost.history import WHOLE_PPM
 from tradewind.cost.labels import OVERHEAD, Label
 from tradewind.cost.ledger import Ledger
-from tradewind.cost.settle import DAY_MS, FLEET, LABELS, Row
+from tradewind.cost.settle import DAY_MS, FLEET, LABELS
 from tradewind.units import MS_PER_H, to_ms
 
 By = Literal["job", "tenant", "team", "market", "cloud", "day", "label"]
@@ -64,23 +64,18 @@ class Summary:
     total: Line
 
 
-def summary(
-    ledger: Ledger, by: By, now_s: float, *, from_s: float | None = None, keep: Callable[[CellKey], bool] | None = None
-) -> Summary:
-    """All cost by `now_s`, or from the day of `from_s` on; of cells that `keep` lets through."""
-    first_day = 0 if from_s is None else to_ms(from_s) // DAY_MS
+def summary(ledger: Ledger, by: By, now_s: float, *, from_s: float | None = None) -> Summary:
+    """All cost by `now_s`, or from the day of `from_s` on."""
     groups: dict[str, _Group] = {}
-    accelerators = {key: offer.accelerator_count * offer.hosts for key, offer in ledger.offers.items()}
     name_of = _names(ledger, by)
-    for key, sums in ledger.cells(now_s):
-        if key[0] < first_day or (keep is not None and not keep(key)):
-            continue
-        name = name_of(key)
+    from_day = None if from_s is None else to_ms(from_s) // DAY_MS
+    for cell in ledger.cells(now_s, from_day=from_day, days=by == "day"):
+        name = name_of(cell)
         group = groups.get(name)
         if group is None:
             group = groups[name] = _Group()
-        group.add(key, sums, accelerators[key[1]])
-    lines = [group.line(name) for name, group in groups.items()]
+        group.add(cell)
+    lines = [group.line(name) for name, group in groups.items() if group.is_there]
     total = _Group()
     for group in groups.values():
         total.join(group)
@@ -96,18 +91,18 @@ def _dearest_first(line: Line) -> tuple[bool, int, str]:
     return (line.name == OVERHEAD_NAME, -line.cost_uusd, line.name)
 
 
-def _names(ledger: Ledger, by: By) -> Callable[[CellKey], str]:
+def _names(ledger: Ledger, by: By) -> Callable[[Cell], str]:
     if by == "day":
         days: dict[int, str] = {}
-        return lambda key: days.get(key[0]) or days.setdefault(key[0], day_name(key[0]))
+        return lambda cell: days.get(cell.day) or days.setdefault(cell.day, day_name(cell.day))
     if by == "market":
-        return lambda key: key[1]
+        return lambda cell: cell.market
     if by == "cloud":
-        return lambda key: key[1].partition("/")[0]
+        return lambda cell: cell.market.partition("/")[0]
     if by == "label":
-        return lambda key: LABELS[key[3]]
+        return lambda cell: LABELS[cell.label]
     names = _owners(ledger, by)
-    return lambda key: names[key[2]]
+    return lambda cell: names[cell.job_id]
 
 
 def _owners(ledger: Ledger, by: By) -> Mapping[str, str]:
@@ -121,23 +116,22 @@ def _owners(ledger: Ledger, by: By) -> Mapping[str, str]:
 class _Group:
     """Cells added up by label. Plain lists: a large fleet has tens of thousands of cells."""
 
-    __slots__ = ("costs", "hours", "on_demand", "unlisted_ms", "unpriced_ms")
+    __slots__ = ("costs", "hours", "is_there", "on_demand", "unlisted_ms", "unpriced_ms")
 
     def __init__(self) -> None:
         self.costs = [0] * len(LABELS)
-        self.hours = [0.0] * len(LABELS)  # of accelerators
+        self.hours = [0] * len(LABELS)  # of accelerators, in the unit of cells
+        self.is_there = False
         self.on_demand = self.unlisted_ms = self.unpriced_ms = 0
 
-    def add(self, key: CellKey, sums: Sums | Row, accelerators: float) -> None:
-        label = key[3]
-        self.costs[label] += sums.cost_uusd
-        self.on_demand += sums.on_demand_uusd
-        if accelerators:
-            self.hours[label] += sums.accelerator_ppm_ms * accelerators
-        if sums.unlisted_ms:
-            self.unlisted_ms += sums.unlisted_ms
-        if sums.unpriced_ms:
-            self.unpriced_ms += sums.unpriced_ms
+    def add(self, cell: Cell) -> None:
+        _, _, _, label, cost_uusd, on_demand_uusd, accelerator_ppm_ms, unpriced_ms, unlisted_ms = cell
+        self.costs[label] += cost_uusd
+        self.hours[label] += accelerator_ppm_ms
+        self.on_demand += on_demand_uusd
+        self.unpriced_ms += unpriced_ms
+        self.unlisted_ms += unlisted_ms
+        self.is_there = True
 
     def join(self, other: _Group) -> None:
         self.costs = [mine + theirs for mine, theirs in zip(self.costs, other.costs, strict=True)]
@@ -165,7 +159,7 @@ class _Group:
         )
 
     def _hours(self, labels: Iterable[int]) -> float:
-        return sum(self.hours[label] for label in labels) / (WHOLE_PPM * MS_PER_H)
+        return sum(self.hours[label] for label in labels) / (WHOLE_PPM * MS_PER_H * MILLI)
 
     def _per_hour(self, hours: float) -> int | None:
         return round(sum(self.costs) / hours) if hours > 0 and not self.unpriced_ms else None

@@ -1,7 +1,8 @@
 """The ledger as a FOCUS 1.0 file (FinOps Open Cost and Usage Specification), and summaries as plain CSV. Pure text.
 
-One row of FOCUS is what one label of one job cost on one node on one day. The rows' BilledCost add up to the bill, to the
-micro-dollar. What FOCUS has no column for (job, label, tenant, team) stands in Tags and in columns that begin with x_.
+One row of FOCUS is what one label of one job cost on one node on one day. The rows' BilledCost add up to the bill, to
+the micro-dollar. What FOCUS has no column for (job, label, tenant, team) stands in Tags and in columns that begin with
+x_.
 """
 
 from __future__ import annotations
@@ -20,14 +21,56 @@ from tradewind.model import Capacity
 from tradewind.units import MS_PER_H, uusd_to_usd
 
 COLUMNS = (
-    "AvailabilityZone BilledCost BillingAccountId BillingAccountName BillingCurrency BillingPeriodEnd BillingPeriodStart "
-    "ChargeCategory ChargeClass ChargeDescription ChargeFrequency ChargePeriodEnd ChargePeriodStart "
-    "CommitmentDiscountCategory CommitmentDiscountId CommitmentDiscountName CommitmentDiscountStatus "
-    "CommitmentDiscountType ConsumedQuantity ConsumedUnit ContractedCost ContractedUnitPrice EffectiveCost "
-    "InvoiceIssuerName ListCost ListUnitPrice PricingCategory PricingQuantity PricingUnit ProviderName PublisherName "
-    "RegionId RegionName ResourceId ResourceName ResourceType ServiceCategory ServiceName SkuId SkuPriceId SubAccountId "
-    "SubAccountName Tags x_Job x_Label x_Tenant x_Team x_AcceleratorHours x_Simulated"
-).split()
+    "AvailabilityZone",
+    "BilledCost",
+    "BillingAccountId",
+    "BillingAccountName",
+    "BillingCurrency",
+    "BillingPeriodEnd",
+    "BillingPeriodStart",
+    "ChargeCategory",
+    "ChargeClass",
+    "ChargeDescription",
+    "ChargeFrequency",
+    "ChargePeriodEnd",
+    "ChargePeriodStart",
+    "CommitmentDiscountCategory",
+    "CommitmentDiscountId",
+    "CommitmentDiscountName",
+    "CommitmentDiscountStatus",
+    "CommitmentDiscountType",
+    "ConsumedQuantity",
+    "ConsumedUnit",
+    "ContractedCost",
+    "ContractedUnitPrice",
+    "EffectiveCost",
+    "InvoiceIssuerName",
+    "ListCost",
+    "ListUnitPrice",
+    "PricingCategory",
+    "PricingQuantity",
+    "PricingUnit",
+    "ProviderName",
+    "PublisherName",
+    "RegionId",
+    "RegionName",
+    "ResourceId",
+    "ResourceName",
+    "ResourceType",
+    "ServiceCategory",
+    "ServiceName",
+    "SkuId",
+    "SkuPriceId",
+    "SubAccountId",
+    "SubAccountName",
+    "Tags",
+    "x_Job",
+    "x_Label",
+    "x_Tenant",
+    "x_Team",
+    "x_AcceleratorHours",
+    "x_Simulated",
+)
 PROVIDERS = {  # name, and the service that sells machines
     "aws": ("AWS", "Amazon Elastic Compute Cloud"),
     "gcp": ("Google Cloud", "Compute Engine"),

@@ -67,6 +67,7 @@ class NodeHistory:
     instance_id: str = ""
     role: Role = Role.WORKER
     bought_for: tuple[str, ...] = ()  # jobs
+    refused: bool = False  # by its cloud: it will never be there
     changes: list[tuple[int, str, Held | None]] = field(default_factory=list)  # (at, job, holds from then on)
 
     def hold(self, at_ms: int, job_id: str, resources: Mapping[str, float]) -> None:
@@ -92,6 +93,10 @@ class NodeHistory:
         if self.ended_ms is None or self.launched_ms is None:
             return None
         return max(self.ended_ms, self.launched_ms + self.minimum_ms)
+
+    def is_alive(self, now_ms: int) -> bool:
+        """It is billed, or may be soon."""
+        return not self.refused and (self.ended_ms is None or self.ended_ms > now_ms)
 
     def tenures(self, from_ms: int, until_ms: int) -> Iterator[Tenure]:
         """[from, until) cut where holdings change."""

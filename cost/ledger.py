@@ -12,20 +12,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tradewind.cost.account import Entry, NodeAccount, account_of
-from tradewind.cost.books import Books, CellKey, Sums
+from tradewind.cost.books import Books, Cell
 from tradewind.cost.extras import Save
 from tradewind.cost.history import MINIMUM_BILLED_MS, NodeHistory, PriceHistory
-from tradewind.cost.settle import Row, Statement
+from tradewind.cost.settle import Statement
 from tradewind.cost.timeline import Timeline
 from tradewind.errors import JobNotFound
 from tradewind.events import (
     AnyEvent,
+    BudgetChanged,
     CheckpointCommitted,
     ControllerStarted,
     DecisionRecorded,
     HoldingChanged,
     JobStateChanged,
     JobSubmitted,
+    LaunchRefused,
     LaunchRequested,
     NodeGone,
     NodeJoined,
@@ -35,7 +37,7 @@ from tradewind.events import (
     PriceChanged,
     StepCommitted,
 )
-from tradewind.model import Contract, Offer
+from tradewind.model import Offer
 from tradewind.states import JobState, is_over
 from tradewind.units import to_ms
 
@@ -48,7 +50,7 @@ class JobHistory:
     name: str
     tenant: str = "default"
     team: str = ""
-    contract: Contract = field(default_factory=Contract)
+    budget_uusd: int | None = None
     saves: list[Save] = field(default_factory=list)
     state: JobState = JobState.QUEUED
     submitted_ms: int | None = None
@@ -101,13 +103,20 @@ class Ledger:
         found = [self._account(launch_id) for launch_id in self.job(job_id).nodes]
         return tuple(each for each in found if each)
 
+    def job_cost(self, job_id: str, now_s: float) -> int:
+        accounts = self.job_accounts(job_id, now_s)
+        return sum(entry.cost_uusd for account in accounts for entry in account.entries if entry.job_id == job_id)
+
     def entries(self, now_s: float) -> tuple[Entry, ...]:
         return tuple(entry for account in self.accounts(now_s) for entry in account.entries)
 
-    def cells(self, now_s: float) -> Iterator[tuple[CellKey, Sums | Row]]:
-        """All cost by day, market, job and label. A key may come more than once: add them up."""
+    def cells(self, now_s: float, *, from_day: int | None = None, days: bool = False) -> Iterator[Cell]:
+        """All cost in parts: by market, job and label; with `days` by day and label; from a day on by all of these. The
+        same kind of part may come more than once: add them up."""
         self._books.settle(to_ms(now_s))
-        return self._books.cells()
+        if from_day is not None:
+            return self._books.by_all(from_day)
+        return self._books.by_day() if days else self._books.by_owner()
 
     def statements(self, now_s: float) -> Iterator[tuple[NodeHistory, int, Statement]]:
         """The bill of each node and day (counted from 1970, UTC), in the order in which nodes were asked for."""
@@ -145,6 +154,12 @@ class Ledger:
         self.nodes.setdefault(event.launch_id, node)
         self.offers[offer.market.key] = offer
         self._books.heard_of_node(event.launch_id)
+
+    def _refused(self, event: LaunchRefused) -> None:
+        self.nodes[event.launch_id].refused = True
+
+    def _budgeted(self, event: BudgetChanged) -> None:
+        self._known_job(event.job_id).budget_uusd = event.budget_uusd
 
     def _decided(self, event: DecisionRecorded) -> None:
         node = self.nodes.get(event.subject)
@@ -186,7 +201,7 @@ class Ledger:
     def _submitted(self, event: JobSubmitted) -> None:
         job = self._known_job(event.job_id)
         job.name, job.tenant, job.submitted_ms = event.spec.name, event.spec.tenant, to_ms(event.at_s)
-        job.team, job.contract = event.spec.team, event.spec.contract
+        job.team, job.budget_uusd = event.spec.team, event.spec.contract.budget_uusd
         self.timelines[event.job_id].taught(event.foreign)
         self._books.heard[event.job_id] = None
 
@@ -254,12 +269,14 @@ class Ledger:
 _HANDLERS: dict[type, Callable[[Ledger, Any], None]] = {
     ControllerStarted: Ledger._started,
     LaunchRequested: Ledger._requested,
+    LaunchRefused: Ledger._refused,
     NodeLaunched: Ledger._launched,
     NodeJoined: Ledger._joined,
     NoticeReceived: Ledger._noticed,
     NodeGone: Ledger._gone,
     PriceChanged: Ledger._priced,
     JobSubmitted: Ledger._submitted,
+    BudgetChanged: Ledger._budgeted,
     JobStateChanged: Ledger._job_changed,
     HoldingChanged: Ledger._held,
     DecisionRecorded: Ledger._decided,

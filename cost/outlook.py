@@ -1,8 +1,8 @@
 """What a job will have cost at its end, by the pace and the prices that it has had. Pure; on receipts and for budgets.
 
 The pace is wall time for each new step, with all that came between the steps. It is taken over blocks of the job's
-past; their spread gives the range. Prices are taken as they are now. A job that does not say how many steps it will take
-has no forecast.
+past; their spread gives the range. Prices are taken as they are now. A job that does not say how many steps it will
+take has no forecast.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tradewind.cost.history import WHOLE_PPM, Held, NodeHistory
 from tradewind.cost.ledger import Ledger
@@ -83,6 +84,5 @@ def _paces(timeline: Timeline) -> Sequence[float]:
         return ()
     stride = max(1, len(curve) // BLOCKS)
     corners = [*curve[:-1:stride], curve[-1]]
-    pairs = zip(corners, corners[1:], strict=False)
-    found = [(end[0] - begin[0]) / (end[1] - begin[1]) for begin, end in pairs if end[1] > begin[1]]
+    found = [(end[0] - begin[0]) / (end[1] - begin[1]) for begin, end in pairwise(corners) if end[1] > begin[1]]
     return [pace for pace in found if pace > 0]

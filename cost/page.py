@@ -23,6 +23,7 @@ COLOURS: Mapping[Label, str] = {
     Label.UNMEASURED: "#c9a27c",
     Label.BOOTING: "#7f8b99",
     Label.QUEUED: "#a9b4c0",
+    Label.PLATFORM: "#3f8fa3",
     Label.IDLE: "#cfd6de",
     Label.FAILED: "#4b5563",
 }
@@ -78,7 +79,8 @@ def render_page(report: Report) -> str:
     ]
     title = f"Cost of {escape(report.fleet)}"
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
-    return f'<!doctype html><html lang="en"><head>{head}<style>{_STYLE}</style></head><body>{"".join(parts)}</body></html>\n'
+    body = "".join(parts)
+    return f'<!doctype html><html lang="en"><head>{head}<style>{_STYLE}</style></head><body>{body}</body></html>\n'
 
 
 def _cards(report: Report) -> str:

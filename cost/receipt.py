@@ -7,7 +7,7 @@ share of them is put on any job's receipt. The bill of the fleet shows them open
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from tradewind.cost.account import Entry, NodeAccount
 from tradewind.cost.compare import SingleCloud, cheapest_single_cloud
@@ -103,7 +103,7 @@ class Receipt(Figures):
     utilisation: Utilisation | None = None  # of the accelerators that it held
     single_cloud: SingleCloud | None = None
     forecast: Forecast | None = None
-    estimates: Estimates = Estimates()
+    estimates: Estimates = field(default_factory=Estimates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def receipt(ledger: Ledger, job_id: str, now_s: float) -> Receipt:
         preemptions=sum(node.lost_by(job_id, now_ms) for node in held),
         notices=sum(node.noticed(job_id, now_ms) for node in held),
         team=job.team,
-        budget_uusd=job.contract.budget_uusd,
+        budget_uusd=job.budget_uusd,
         rate_uusd_per_h=job_rate(ledger, job_id, now_s),
         uusd_per_step=_each(paid_uusd, progress.steps),
         uusd_per_million_samples=_each(paid_uusd, progress.samples, 1_000_000),

@@ -78,6 +78,19 @@ def _summary_row(line: Line, summary: Summary) -> tuple[str, ...]:
     )
 
 
+def render_units(receipt: Receipt, samples_per_epoch: int | None, tokens_per_sample: int | None) -> str:
+    """What only the person who asks can relate to samples."""
+    per_million, mark = receipt.uusd_per_million_samples, _mark(receipt.simulated)
+    if per_million is None:
+        return ""
+    found = []
+    if samples_per_epoch:
+        found.append(f"epochs     {format_usd(round(per_million * samples_per_epoch / 1_000_000))} each{mark}")
+    if tokens_per_sample:
+        found.append(f"tokens     {format_usd(round(per_million / tokens_per_sample))} per million{mark}")
+    return "".join(f"{line}\n" for line in found)
+
+
 def _mark(simulated: bool) -> str:
     return " (simulated)" if simulated else ""
 

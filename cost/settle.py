@@ -80,27 +80,6 @@ class _Tally:
         weights.accelerator_ppm_ms += duration_ms * held.accelerator_ppm
         weights.unpriced_ms += unpriced_ms
 
-    def add_all(self, key: Key, held: Held, pieces: Pieces) -> None:
-        """All of the time has one label."""
-        paid = sum(price * (to_ms - from_ms) for from_ms, to_ms, price in pieces if price)
-        unpriced_ms = sum(to_ms - from_ms for from_ms, to_ms, price in pieces if price is None)
-        if pieces:
-            self.add(key, held, paid, pieces[-1][1] - pieces[0][0], unpriced_ms)
-
-    def add_job(self, job_id: str, held: Held, pieces: Pieces, timeline: Timeline) -> None:
-        """The job's timeline gives the labels. Summed by label first: this is where a bill's time goes."""
-        paid, duration_ms, unpriced_ms = ([0] * len(JOB_LABELS) for _ in range(3))
-        for from_ms, to_ms, price in pieces:
-            for label, spell_ms in timeline.between(from_ms, to_ms):
-                duration_ms[label] += spell_ms
-                if price is None:
-                    unpriced_ms[label] += spell_ms
-                else:
-                    paid[label] += price * spell_ms
-        for label, of_label_ms in enumerate(duration_ms):
-            if of_label_ms:
-                self.add((job_id, label), held, paid[label], of_label_ms, unpriced_ms[label])
-
 
 # --- who pays when --------------------------------------------------------------------------------------------------
 
@@ -177,7 +156,15 @@ def by_day(found: Iterable[Stretch]) -> Iterator[tuple[int, tuple[Stretch, ...]]
 
 # --- what it costs --------------------------------------------------------------------------------------------------
 
-Memory = dict[tuple[object, ...], Statement]
+Spent = tuple[tuple[int, int, int, int], ...]  # of a job in a stretch: label, price x ms, ms, ms without a price
+
+
+@dataclass(slots=True)
+class Memory:
+    """What was worked out for one node, and holds for others that were held alike. Of one settling."""
+
+    statements: dict[tuple[object, ...], Statement] = field(default_factory=dict)
+    spent: dict[tuple[object, ...], Spent] = field(default_factory=dict)
 
 
 def statement(
@@ -191,24 +178,48 @@ def statement(
     moved_ms, from_ms = prices.moved_ms(node), of_day[0][0]
     offered_until_ms = None if moved_ms is None else max(moved_ms, from_ms)
     key = (id(node.offer), offered_until_ms, of_day)
-    found = memory.get(key)
-    if found is None:
-        found = memory[key] = _statement(node, of_day, prices, timelines)
+    found = memory.statements.get(key)
+    if found is not None:
+        return found
+    tally = _Tally()
+    for from_ms, until_ms, claims in of_day:
+        offered_ms = None if moved_ms is None else max(moved_ms, from_ms)
+        for job_id, label, held in claims:
+            where = (id(node.offer), offered_ms, job_id, label, from_ms, until_ms)
+            spent = memory.spent.get(where)
+            if spent is None:
+                pieces = list(prices.pieces(node, from_ms, until_ms))
+                spent = memory.spent[where] = (
+                    _spent_by_job(pieces, timelines[job_id]) if label == _AS_IT_TELLS else _spent(pieces, label)
+                )
+            for of_label, paid, duration_ms, unpriced_ms in spent:
+                tally.add((job_id, of_label), held, paid, duration_ms, unpriced_ms)
+    found = memory.statements[key] = _rows(tally, node.offer)
     return found
 
 
-def _statement(
-    node: NodeHistory, of_day: tuple[Stretch, ...], prices: PriceHistory, timelines: Mapping[str, Timeline]
-) -> Statement:
-    tally = _Tally()
-    for from_ms, until_ms, claims in of_day:
-        pieces = list(prices.pieces(node, from_ms, until_ms))
-        for job_id, label, held in claims:
-            if label == _AS_IT_TELLS:
-                tally.add_job(job_id, held, pieces, timelines[job_id])
+def _spent(pieces: Pieces, label: int) -> Spent:
+    """All of the time has one label."""
+    paid = sum(price * (to_ms - from_ms) for from_ms, to_ms, price in pieces if price)
+    unpriced_ms = sum(to_ms - from_ms for from_ms, to_ms, price in pieces if price is None)
+    return ((label, paid, pieces[-1][1] - pieces[0][0], unpriced_ms),)
+
+
+def _spent_by_job(pieces: Pieces, timeline: Timeline) -> Spent:
+    """The job's timeline gives the labels. This is where a bill's time goes."""
+    paid, duration_ms, unpriced_ms = ([0] * len(JOB_LABELS) for _ in range(3))
+    for from_ms, to_ms, price in pieces:
+        for label, spell_ms in timeline.between(from_ms, to_ms):
+            duration_ms[label] += spell_ms
+            if price is None:
+                unpriced_ms[label] += spell_ms
             else:
-                tally.add_all((job_id, label), held, pieces)
-    return _rows(tally, node.offer)
+                paid[label] += price * spell_ms
+    return tuple(
+        (label, paid[label], of_label_ms, unpriced_ms[label])
+        for label, of_label_ms in enumerate(duration_ms)
+        if of_label_ms
+    )
 
 
 def _rows(tally: _Tally, offer: Offer) -> Statement:

@@ -217,6 +217,7 @@ class Timeline:
             and first_step > story.highest_step
             and attempt == story.attempts
             and story.until_ms <= began_ms < at_ms
+            and story.labels
             and story.labels[-1] == _USEFUL
             and self._changed_ms is not None
             and self._told == len(self._reports.columns[0])

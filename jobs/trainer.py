@@ -23,7 +23,7 @@ from tradewind.jobs import spares
 from tradewind.jobs.layout import Layout
 from tradewind.jobs.progress import ProgressLine
 from tradewind.jobs.sizing import Limits
-from tradewind.model import GRANT_ENV, JOB_ID_ENV, STORAGE_ENV, Phase, Wish, driver_job_id
+from tradewind.model import GRANT_ENV, JOB_ID_ENV, RUN_ENV, STORAGE_ENV, Phase, Wish, driver_job_id
 
 if TYPE_CHECKING:
     from tradewind.jobs.run import Run
@@ -95,7 +95,7 @@ def fit(
     limits = _limits(workers if workers is not None else (asked.min_workers, asked.max_workers))
     worker = dict(resources if resources is not None else asked.resources)
     labels = labels if labels is not None else asked.labels
-    name = name or given_id or f"run-{uuid.uuid4().hex[:8]}"
+    name = name or os.environ.get(RUN_ENV) or given_id or f"run-{uuid.uuid4().hex[:8]}"
     where = _place(storage or os.environ.get(STORAGE_ENV) or DEFAULT_STORAGE, name)
     layout = Layout.parse(parallel, limits.min_workers)
     _check_choices(limits, layout, precision, on_nan)

@@ -1,8 +1,8 @@
 """A made-up month of a large fleet, as events in order of time: for benchmarks/ledger.py.
 
-Nodes come at any time and live for ten days on average, so that about a third is alive at the end. Jobs hold eight nodes
-for some days each, report every ten minutes, lose a node now and then. Prices move every two hours in each market, or
-as they really did.
+Nodes come at any time and live for ten days on average, so that about a third is alive at the end. Jobs hold eight
+nodes for some days each, report every ten minutes, and restart once a day. Prices move every two hours in each market,
+or as they really did.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Move:
 
 
 def price_moves(path: Path, markets: int = 60) -> list[Move]:
-    """Of the markets that move most, from the first moment of the file on. Columns: time, zone, type, dollars an hour."""
-    opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
-    with opened as lines:
-        rows = [row for row in csv.reader(lines)][1:]
+    """Of the markets that move most, from the file's first moment on. Columns: time, zone, type, dollars an hour."""
+    packed = path.read_bytes()
+    text = (gzip.decompress(packed) if path.suffix == ".gz" else packed).decode()
+    rows = list(csv.reader(text.splitlines()))[1:]
     most = {key for key, _ in Counter((row[1], row[2]) for row in rows).most_common(markets)}
     kept = sorted((_seconds(row[0]), row[1], row[2], row[3]) for row in rows if (row[1], row[2]) in most)
     return [Move(at_s - kept[0][0], zone, kind, usd_to_uusd(price)) for at_s, zone, kind, price in kept]

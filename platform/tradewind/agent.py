@@ -24,6 +24,7 @@ from tradewind.model import (
     GRANT_ENV,
     JOB_ID_ENV,
     RAY_NAMESPACE,
+    RUN_ENV,
     STORAGE_ENV,
     JobSpec,
     Phase,
@@ -315,6 +316,8 @@ def entrypoint_of(job: JobRecord, storage: Path | str, *, enter: bool = True) ->
     given = {JOB_ID_ENV: job.job_id}
     if storage:  # else as the head has it
         given[STORAGE_ENV] = str(storage)
+    if job.spec.continues:
+        given[RUN_ENV] = job.spec.continues
     if wish := spec_wish(job):
         given[GRANT_ENV] = json.dumps(asdict(wish))  # so that `tw.fit` need not be told again
     parts = [f"export {name}={shlex.quote(value)}" for name, value in given.items()]

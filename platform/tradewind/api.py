@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from tradewind import errors
 from tradewind.errors import ConfigError, ControllerError, JobNotFound, NotFound, Problem, TradewindError
-from tradewind.model import Capacity, Contract, EndReason, JobSpec, Phase, Role
+from tradewind.model import Capacity, EndReason, JobSpec, Phase, Role
 from tradewind.states import JobState, NodeState
+
+if TYPE_CHECKING:
+    from tradewind.api_requests import ResumeRequest
+    from tradewind.cost.ledger import Ledger
 
 SERVICE = "tradewind"  # how /healthz tells our server from another one on a re-used port
 MAX_WAIT_S = 30.0  # the longest that a long poll holds a connection
@@ -232,73 +237,6 @@ class ForecastReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubmitRequest:
-    """The fields of a JobSpec, checked, and no others."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
-    name: Text
-    entrypoint: Text
-    working_dir: str = ""
-    tenant: Text = "default"
-    min_workers: Count = 0
-    max_workers: Count = 0
-    worker_resources: Mapping[str, Annotated[float, Field(ge=0)]] = field(default_factory=dict)
-    worker_labels: Mapping[str, str] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)
-    deadline_at_s: float | None = None
-    budget_uusd: Annotated[int, Field(gt=0)] | None = None
-    max_retries: Count = 0
-
-    @classmethod
-    def of(cls, spec: JobSpec) -> SubmitRequest:
-        return cls(
-            name=spec.name,
-            entrypoint=spec.entrypoint,
-            working_dir=spec.working_dir,
-            tenant=spec.tenant,
-            min_workers=spec.min_workers,
-            max_workers=spec.max_workers,
-            worker_resources=dict(spec.worker_resources),
-            worker_labels=dict(spec.worker_labels),
-            env=dict(spec.env),
-            deadline_at_s=spec.contract.deadline_at_s,
-            budget_uusd=spec.contract.budget_uusd,
-            max_retries=spec.max_retries,
-        )
-
-    def to_spec(self) -> JobSpec:
-        if not self.entrypoint.strip():
-            raise ConfigError([Problem("request", "entrypoint", "is blank; give a command, like `python train.py`")])
-        if self.min_workers > self.max_workers:
-            found = f"min {self.min_workers} is above max {self.max_workers}"
-            raise ConfigError([Problem("request", "workers", found)])
-        return JobSpec(
-            name=self.name,
-            entrypoint=self.entrypoint,
-            working_dir=self.working_dir,
-            tenant=self.tenant,
-            min_workers=self.min_workers,
-            max_workers=self.max_workers,
-            worker_resources=self.worker_resources,
-            worker_labels=self.worker_labels,
-            env=self.env,
-            contract=Contract(self.deadline_at_s, self.budget_uusd),
-            max_retries=self.max_retries,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreemptRequest:
-    """Play the cloud: take a node away (local cloud only)."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
-    target: Text  # a launch id, or a glob over market keys, "aws/*/spot"
-    notice_s: Annotated[float, Field(ge=0)] | None = None  # None: without notice
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptReply:
     launch_ids: tuple[str, ...]
 
@@ -376,6 +314,10 @@ class ControllerPort(Protocol):
         """Asks it to stop and returns at once; a job that is over stays as it is."""
         ...
 
+    def resume(self, job_id: str, request: ResumeRequest) -> JobInfo:
+        """Changes the budget of an open job; of one that is over, starts another that goes on from its checkpoints."""
+        ...
+
     def logs(self, job_id: str, *, offset: int = 0, tail: int | None = None, wait_s: float = 0.0) -> LogChunk:
         """What it printed from byte `offset` on; with `tail`, the last so many lines instead."""
         ...
@@ -386,6 +328,10 @@ class ControllerPort(Protocol):
 
     def bill(self) -> dict[str, Any]:
         """JSON of cost.receipt.Bill."""
+        ...
+
+    def ledger(self) -> AbstractContextManager[tuple[Ledger, float]]:
+        """The ledger and the present moment. Nothing changes in it while it is held, so hold it shortly."""
         ...
 
     def events(self, *, after: int = 0, limit: int = 1000, wait_s: float = 0.0) -> Sequence[EventLine]: ...

@@ -1,4 +1,4 @@
-"""Commands about jobs: submit, jobs, logs, stop, watch, cost."""
+"""Commands about jobs: submit, jobs, logs, stop, watch."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from tradewind.cli_base import Options, emit, json_option, parse_duration, termi
     help="Run it here [default: the job file's folder; for a command: .].",
 )
 @click.option("--tenant", help="Whose job it is.")
+@click.option("--team", help="Which part of the tenant, for reports.")
 @click.option("--deadline", metavar="6h | TIME", help="It should be done by then (on record; not yet enforced).")
-@click.option("--budget", metavar="USD", help="It may cost this much (on record; not yet enforced).")
+@click.option("--budget", metavar="USD", help="It may cost this much; then it saves and stops.")
 @click.option("--env", "env", multiple=True, metavar="KEY=VALUE", help="For its environment; may be repeated.")
 @click.option("--retries", type=click.IntRange(0), help="Start it again so often when it fails (lost nodes aside).")
 @click.option("--watch", is_flag=True, help="Show its progress until it ends.")
@@ -160,20 +161,4 @@ def _json_line(value: Any) -> str:
     return json.dumps(json.loads(to_json(value)))
 
 
-@click.command()
-@click.argument("job_id", metavar="[JOB]", required=False)
-@json_option
-@click.pass_obj
-def cost(options: Options, job_id: str | None, as_json: bool) -> None:
-    """The receipt of a job; without one, the bill of the fleet."""
-    with options.connect() as fleet:
-        if as_json:
-            click.echo(to_json(fleet.job(job_id).receipt_json() if job_id else fleet.bill_json()))
-        else:
-            from tradewind.cost import render
-
-            bill = None if job_id else fleet.bill()
-            click.echo(render.render_bill(bill) if bill else render.render_receipt(fleet.job(job_id or "").receipt()))
-
-
-COMMANDS = (submit, jobs, logs, stop, watch, cost)
+COMMANDS = (submit, jobs, logs, stop, watch)

@@ -28,21 +28,22 @@ from tradewind.api import (
     LogChunk,
     NodeInfo,
     PreemptReply,
-    PreemptRequest,
     ShutdownReport,
     Story,
-    SubmitRequest,
 )
+from tradewind.api_requests import PreemptRequest, ResumeRequest, SubmitRequest
 from tradewind.controller_process import CONTROLLER, START_TIMEOUT_S, await_end, ensure_controller, find_controller
-from tradewind.errors import ControllerError, JobFailed, JobTimeout
+from tradewind.errors import ConfigError, ControllerError, JobFailed, JobTimeout, Problem
 from tradewind.home import FleetHome, pick_fleet
 from tradewind.model import JobSpec
 from tradewind.states import JobState, is_over
 from tradewind.submission import build_spec
-from tradewind.units import parse_duration_s
+from tradewind.units import parse_duration_s, parse_usd
 from tradewind.wire import Wire
 
 if TYPE_CHECKING:
+    from tradewind.cost.figures import By, Summary
+    from tradewind.cost.page import Report
     from tradewind.cost.receipt import Bill, Receipt
 
 POLL_S = 0.25
@@ -130,6 +131,7 @@ class Fleet:
         labels: Mapping[str, str] | None = None,
         working_dir: str | Path | None = None,
         tenant: str | None = None,
+        team: str | None = None,
         deadline: When | None = None,
         budget: str | int | float | None = None,
         env: Mapping[str, str] | None = None,
@@ -150,6 +152,7 @@ class Fleet:
             labels=labels,
             working_dir=working_dir,
             tenant=tenant,
+            team=team,
             deadline=deadline,
             budget=budget,
             env=env,
@@ -181,6 +184,22 @@ class Fleet:
 
     def bill_json(self) -> dict[str, Any]:
         return self.wire.get("/v1/bill", dict[str, Any])
+
+    def cost(self, by: By = "day", since: str | float | None = None) -> Summary:
+        """All cost added up by "job", "tenant", "team", "market", "cloud", "day" or "label"; of the last days: "7d"."""
+        from tradewind.cost.figures import Summary
+
+        return self.wire.get("/v1/cost", Summary, by=by, from_s=_since_s(since))
+
+    def cost_report(self, since: str | float | None = None) -> Report:
+        """What the HTML report shows: `tradewind.cost.page.render_page` makes the page of it."""
+        from tradewind.cost.page import Report
+
+        return self.wire.get("/v1/cost/report", Report, from_s=_since_s(since))
+
+    def focus(self) -> str:
+        """Every node, day, job and label as CSV in the FOCUS format of the FinOps Foundation."""
+        return self.wire.get_text("/v1/cost/focus")
 
     def events(self, after: int = 0, limit: int = 1000, wait_s: float = 0.0) -> list[EventLine]:
         """Of the log, after a sequence number; waits so long until there is one."""
@@ -299,6 +318,12 @@ class Job:
         self.info = self.fleet.wire.post(f"{_job_path(self.job_id)}/stop", JobInfo)
         return self.info
 
+    def resume(self, budget: str | int | float | None = None) -> Job:
+        """Of an open job, changes its budget: "+20" is so many dollars more, "50" is so much in all. One that is over
+        is continued from its checkpoints by another job, which is returned and may cost what is left."""
+        info = self.fleet.wire.post(f"{_job_path(self.job_id)}/resume", JobInfo, _resume_request(budget))
+        return Job(self.fleet, info)
+
     def why(self, last: int | None = None) -> Story:
         """What it waits for or holds, what was bought for it, and why it is not larger. Print it to read it."""
         return self.fleet.why("job", self.job_id, last)
@@ -318,6 +343,24 @@ class Job:
         from tradewind.render import html_job
 
         return html_job(self.info)
+
+
+def _resume_request(budget: str | int | float | None) -> ResumeRequest:
+    if budget is None:
+        return ResumeRequest()
+    text = str(budget).strip()
+    try:
+        amount_uusd = parse_usd(text.removeprefix("+"))
+    except ValueError as error:
+        raise ConfigError([Problem("resume", "budget", str(error))], "write it like +20 or 50") from error
+    if amount_uusd <= 0:
+        raise ConfigError([Problem("resume", "budget", f"{text} is not more than nothing")], "write it like +20 or 50")
+    return ResumeRequest(add_uusd=amount_uusd) if text.startswith("+") else ResumeRequest(budget_uusd=amount_uusd)
+
+
+def _since_s(since: str | float | None) -> float | None:
+    """How long ago, as a moment."""
+    return None if since is None else time.time() - parse_duration_s(since)
 
 
 def _job_path(job_id: str) -> str:

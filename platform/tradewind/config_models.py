@@ -89,6 +89,18 @@ class Limits(Section):
     )
 
 
+class Budgets(Section):
+    """What may be paid in all. At the limit jobs save and stop; nothing is bought that the rest would not pay for."""
+
+    fleet_uusd: Usd | None = Field(default=None, alias="fleet", description="US dollars.")
+    tenants_uusd: Mapping[str, Usd] = Field(
+        default_factory=dict,
+        alias="tenants",
+        description='By tenant, in US dollars; "*": each of the others by itself.',
+    )
+    per: Literal["all", "month"] = Field(default="all", description="month: they begin anew with each month (UTC).")
+
+
 class Forecast(Section):
     """Buying before the demand comes, where waiting for it is expected to cost more than idling."""
 
@@ -251,6 +263,7 @@ class FleetConfig(Section):
     clouds: tuple[CloudName, ...] = Field(default=(), description="Instead of `cloud`: several, like [aws, gcp].")
     offers: tuple[OfferSelector, ...] = Field(default=(), description="What may be bought; empty: everything.")
     limits: Limits = Limits()
+    budgets: Budgets = Budgets()
     timing: Timing = Timing()
     forecast: Forecast = Forecast()
     market: Markets = Markets()
@@ -333,6 +346,7 @@ class JobConfig(Section):
     tenant: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] = Field(
         default="default", description="Who pays: up to 63 letters, digits, dots, dashes and underscores."
     )
+    team: str = Field(default="", description="Which part of the tenant, for reports.")
     workers: Workers | None = Field(default=None, description="Left out: the program asks Ray for what it needs.")
     resources: WorkerResources = WorkerResources()
     labels: dict[str, str] = Field(
@@ -366,6 +380,7 @@ class JobConfig(Section):
             entrypoint=self.entrypoint,
             working_dir=self.working_dir,
             tenant=self.tenant,
+            team=self.team,
             min_workers=fewest,
             max_workers=most,
             worker_resources=self.resources.to_ray() if self.workers or "resources" in self.model_fields_set else {},

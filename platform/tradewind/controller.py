@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -39,12 +40,16 @@ from tradewind.api import (
     node_not_found,
     pick,
 )
+from tradewind.api_requests import ResumeRequest
 from tradewind.autoscaler.actions import Plan
 from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.autoscaler.view import View
+from tradewind.budgets import BudgetKeeper
 from tradewind.cells.cell import Cell, survived
 from tradewind.cells.options import option_of
 from tradewind.cells.route import Router
+from tradewind.cost.budget import Budgets
+from tradewind.cost.ledger import Ledger
 from tradewind.cost.receipt import Bill, Receipt, bill, receipt
 from tradewind.errors import ConfigError, ControllerError, JobError, Problem, Unsupported
 from tradewind.events import KINDS, ControllerStarted, ControllerStopped, JobPlaced, JobStateChanged, JobSubmitted
@@ -87,6 +92,7 @@ class Controller:
     end_timeout_s: float = STOP_TIMEOUT_S  # for all nodes
     clean_up: Callable[[], Sequence[str]] = tuple  # what nodes leave behind; what could not be removed
     config_digest: str = ""  # of the fleet file
+    budgets: Budgets = field(default_factory=Budgets)
     ended: threading.Event = field(default_factory=threading.Event)
     _desk: ForecastDesk = field(default_factory=ForecastDesk)
     _started_at_s: float = field(default_factory=time.time)
@@ -95,7 +101,13 @@ class Controller:
     _closing: threading.Event = field(default_factory=threading.Event)  # no new ticks
     _one_shutdown: threading.Lock = field(default_factory=threading.Lock)
     _report: ShutdownReport | None = None
+    _keeper: BudgetKeeper = field(init=False)
     _ticks: list[threading.Thread] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._keeper = BudgetKeeper(self.journal, self.budgets, self._now_s)
+        for cell in self.cells.values():
+            cell.loop.keep_within(self._keeper)
 
     # --- the loop's thread ---------------------------------------------------------------------------------------
 
@@ -125,6 +137,8 @@ class Controller:
     def _tick(self, cell: Cell) -> None:
         with survived():
             self._route()
+        with survived():
+            self._keeper.tick(self.stop)
         cell.tick()
         with survived():
             with self.journal.reading():
@@ -212,6 +226,10 @@ class Controller:
         self._wake()
         return self.job(job_id)
 
+    def resume(self, job_id: str, request: ResumeRequest) -> JobInfo:
+        fresh = self._keeper.resume(job_id, request)
+        return self.submit(fresh) if fresh else self.job(job_id)
+
     def _note_stopping(self, job_id: str) -> None:
         with self.journal.reading() as (fleet, _):
             if JobState.STOPPING in JOB_TRANSITIONS[fleet.jobs[job_id].state]:
@@ -271,6 +289,9 @@ class Controller:
     def bill(self) -> dict[str, Any]:
         with self.journal.reading() as (_, ledger):
             return to_json(bill(ledger, time.time()))
+
+    def ledger(self) -> AbstractContextManager[tuple[Ledger, float]]:
+        return self.journal.reading_now()
 
     def events(self, *, after: int = 0, limit: int = 1000, wait_s: float = 0.0) -> Sequence[EventLine]:
         self.journal.wait_beyond(after, wait_s)

@@ -203,6 +203,16 @@ class MoveRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetChanged:
+    """From now on the job may cost so much in all, whatever it was submitted with."""
+
+    at_s: float
+    job_id: str
+    budget_uusd: int
+    kind: Literal["budget_changed"] = "budget_changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobStateChanged:
     at_s: float
     job_id: str
@@ -272,7 +282,7 @@ class DecisionRecorded:
     """One action of a plan, with its reason and what it beat."""
 
     at_s: float
-    action: str  # "launch", "drain", "terminate", "hold", "adopt", "grant", "clean"
+    action: str  # "launch", "drain", "terminate", "hold", "adopt", "grant", "budget", "clean"
     subject: str  # launch id, job id (of a grant), or what was asked for
     reason: str
     alternatives: tuple[str, ...] = ()
@@ -299,6 +309,7 @@ AnyEvent = (
     | JobSubmitted
     | JobPlaced
     | MoveRequested
+    | BudgetChanged
     | JobStateChanged
     | HoldingChanged
     | PhaseChanged

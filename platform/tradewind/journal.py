@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -69,6 +70,12 @@ class Journal:
     def reading(self) -> Iterator[tuple[FleetState, Ledger]]:
         with self._changed:
             yield self.fleet, self.ledger
+
+    @contextmanager
+    def reading_now(self) -> Iterator[tuple[Ledger, float]]:
+        """The ledger and the present moment, taken when nothing changes any more: moments come in order."""
+        with self._changed:
+            yield self.ledger, time.time()
 
     def wait_beyond(self, sequence: int, timeout_s: float) -> bool:
         """Wait until the log holds more than `sequence` events; False when the time is over."""

@@ -1,7 +1,7 @@
 """The fleet as Prometheus metrics, read off log and ledger when Prometheus asks. `GET /metrics`, with the API's token.
 
-Names follow Prometheus' conventions: base units (dollars, seconds, ratios), counters end in `_total`. What a label costs
-is a gauge, since labels are corrected when a late report explains a past moment; the total of all only grows.
+Names follow Prometheus' conventions: base units (dollars, seconds, ratios), counters end in `_total`. What a label
+costs is a gauge, since labels are corrected when a late report explains a past moment; the total of all only grows.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _jobs(status: FleetStatus, receipts: list[Receipt]) -> Iterator[Metric]:
     for state in JobState:
         states.add_metric([state], counts[state])
     yield states
-    names = ["job", "tenant"]
+    names = ["job_id", "tenant"]  # "job" is Prometheus' own word
     cost = GaugeMetricFamily("tradewind_job_cost_dollars", "Paid so far by an open job.", labels=names)
     budget = GaugeMetricFamily("tradewind_job_budget_dollars", "What it may cost, where that was said.", labels=names)
     ahead = GaugeMetricFamily(

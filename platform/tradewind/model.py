@@ -25,6 +25,7 @@ RAY_NAMESPACE = "tradewind"
 COORDINATOR_PREFIX = "coordinator:"  # + job id: the named actor of a job
 JOB_ID_ENV = "TRADEWIND_JOB_ID"  # set for every entrypoint that the controller starts
 GRANT_ENV = "TRADEWIND_WORKERS"  # likewise, as JSON: what the job was submitted with, see `Wish`
+RUN_ENV = "TRADEWIND_RUN"  # likewise, where it goes on with another job's run: that job's id
 STORAGE_ENV = "TRADEWIND_STORAGE"  # likewise: the folder for checkpoints of jobs that name none
 
 
@@ -144,6 +145,7 @@ class JobSpec:
     worker_labels: Labels = field(default_factory=dict)  # label selector, {"ray.io/market-type": "spot"}
     env: Mapping[str, str] = field(default_factory=dict)
     contract: Contract = field(default_factory=Contract)
+    continues: str = ""  # a job that stopped: this one goes on from its checkpoints
     max_retries: int = 0  # of the driver; lost nodes are not counted
 
 

@@ -43,12 +43,12 @@ from tradewind.api import (
     LogChunk,
     NodeInfo,
     PreemptReply,
-    PreemptRequest,
     ShutdownReport,
     Story,
-    SubmitRequest,
     job_not_found,
 )
+from tradewind.api_requests import PreemptRequest, ResumeRequest, SubmitRequest
+from tradewind.cost_routes import cost_routes, metrics_routes
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -94,8 +94,11 @@ def create_app(port: ControllerPort, token: str) -> FastAPI:
         "4XX": {"model": ErrorBody, "description": "what was wrong with the request, and what to do"},
         "5XX": {"model": ErrorBody, "description": "what failed in the controller, and what to do"},
     }
-    for routes in (_fleet_routes(port, app.state.closing), _job_routes(port, app.state.closing), _why_routes(port)):
+    closing = app.state.closing
+    money = cost_routes(port, _Route)
+    for routes in (_fleet_routes(port, closing), _job_routes(port, closing), _why_routes(port), money):
         app.include_router(routes, prefix="/v1", dependencies=guard, responses=known_errors)
+    app.include_router(metrics_routes(port, _Route), dependencies=guard, responses=known_errors)
     _answer_errors(app)
     return app
 
@@ -184,6 +187,11 @@ def _job_routes(port: ControllerPort, closing: threading.Event) -> APIRouter:
     def stop(job_id: str) -> JobInfo:
         with _nearest(port, job_id):
             return port.stop(job_id)
+
+    @routes.post("/{job_id}/resume", summary="Raise its budget; if it is over, go on from its checkpoints")
+    def resume(job_id: str, request: ResumeRequest) -> JobInfo:
+        with _nearest(port, job_id):
+            return port.resume(job_id, request)
 
     @routes.get("/{job_id}/receipt", summary="What the job cost, by label and market")
     def receipt(job_id: str) -> dict[str, Any]:

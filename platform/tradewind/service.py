@@ -40,6 +40,7 @@ from tradewind.config import FleetConfig, load_fleet
 from tradewind.config_models import LimitRule, OfferSelector
 from tradewind.controller import STOP_TIMEOUT_S, Controller
 from tradewind.cost import catalog
+from tradewind.cost.budget import Budgets
 from tradewind.errors import ConfigError, Problem, TradewindError
 from tradewind.events import JobStateChanged
 from tradewind.home import FleetHome
@@ -167,6 +168,11 @@ def digest_of(config: FleetConfig) -> str:
     return hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:16]
 
 
+def budgets_of(config: FleetConfig) -> Budgets:
+    given = config.budgets
+    return Budgets(given.fleet_uusd, dict(given.tenants_uusd), monthly=given.per == "month")
+
+
 def _rule(rule: LimitRule) -> Rule:
     return Rule(
         part=Part(
@@ -227,6 +233,7 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
             end_timeout_s=opened.end_timeout_s,
             clean_up=opened.clean_up,
             config_digest=digest_of(config),
+            budgets=budgets_of(config),
         )
         server = stack.enter_context(serve(create_app(controller, place.make_token())))
         controller.start()

@@ -33,6 +33,7 @@ def build_spec(
     labels: Mapping[str, str] | None = None,
     working_dir: str | Path | None = None,
     tenant: str | None = None,
+    team: str | None = None,
     deadline: str | int | float | datetime | None = None,
     budget: str | int | float | None = None,
     env: Mapping[str, str] | None = None,
@@ -47,6 +48,7 @@ def build_spec(
         "worker_labels": None if labels is None else dict(labels),
         "working_dir": None if working_dir is None else _folder(working_dir),
         "tenant": tenant,
+        "team": team,
         "env": None if env is None else {**spec.env, **env},
         "max_retries": max_retries,
     }

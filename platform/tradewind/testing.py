@@ -35,6 +35,7 @@ from tradewind.api import (
     node_not_found,
     pick,
 )
+from tradewind.api_requests import ResumeRequest
 from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.autoscaler.view import LoopSettings
 from tradewind.errors import JobNotFound, NotFound
@@ -143,6 +144,16 @@ class FakeController:
                 self.move(job_id, JobState.STOPPED, "asked to stop")
             return self.job(job_id)
 
+    def resume(self, job_id: str, request: ResumeRequest) -> JobInfo:
+        from tradewind.budgets import resumption
+
+        with self._news:
+            found = resumption(self._known(job_id), self._ledger(), request, self.now_s)
+            if isinstance(found, JobSpec):
+                return self.submit(found)
+            self.record(found)
+            return self.job(job_id)
+
     def logs(self, job_id: str, *, offset: int = 0, tail: int | None = None, wait_s: float = 0.0) -> LogChunk:
         with self._news:
             self._known(job_id)
@@ -164,6 +175,12 @@ class FakeController:
             from tradewind.cost.receipt import bill
 
             return _json(bill(self._ledger(), self.now_s))
+
+    @contextmanager
+    def ledger(self) -> Iterator[tuple[Any, float]]:
+        with self._news:
+            self._check()
+            yield self._ledger(), self.now_s
 
     def events(self, *, after: int = 0, limit: int = 1000, wait_s: float = 0.0) -> Sequence[EventLine]:
         with self._news:

@@ -61,6 +61,11 @@ class Wire:
                 time.sleep(0.1 * 2**attempt)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
+    def get_text(self, path: str, *, timeout_s: float = 120.0) -> str:
+        """What is not JSON: a file to be kept."""
+        response = self._ask("GET", path, timeout_s)
+        return response.text if response.is_success else self._read(str, response)
+
     def post(self, path: str, kind: type[T], body: Any = None, *, timeout_s: float | None = None) -> T:
         content = None if body is None else _adapter(type(body)).dump_python(body, mode="json")
         return self._send(kind, "POST", path, timeout_s or self._timeout_s, json=content)
@@ -69,9 +74,12 @@ class Wire:
         return self.get("/healthz", Health)
 
     def _send(self, kind: type[T], method: str, path: str, timeout_s: float, **request: Any) -> T:
+        return self._read(kind, self._ask(method, path, timeout_s, **request))
+
+    def _ask(self, method: str, path: str, timeout_s: float, **request: Any) -> httpx.Response:
         timeout = httpx.Timeout(timeout_s, connect=5.0)
         try:
-            response = self._http.request(method, path, timeout=timeout, **request)
+            return self._http.request(method, path, timeout=timeout, **request)
         except httpx.ConnectError as error:
             raise NotListening(f"no controller answers at {self.url}") from error
         except httpx.TimeoutException as error:
@@ -83,7 +91,6 @@ class Wire:
             raise _ConnectionBroken(f"the connection to {self.url} broke: {error}", "try again") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ControllerError(f"cannot talk to {self.url}: {error}", "check the address") from error
-        return self._read(kind, response)
 
     def _read(self, kind: type[T], response: httpx.Response) -> T:
         try:

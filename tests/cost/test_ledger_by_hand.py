@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tradewind.cost.figures import summary
 from tradewind.cost.labels import Label
 from tradewind.cost.ledger import Ledger
 from tradewind.cost.receipt import bill, receipt
@@ -335,5 +336,5 @@ def test_a_node_that_boots_over_midnight_and_fails(history: History) -> None:
     ledger = history.ledger
     assert costs(ledger, DAY_S + 5.0) == {("", "booting"): 15_000}
     assert costs(ledger, DAY_S + 20.0) == {("", "failed"): 20_000}
-    by_day = {day: sums.cost_uusd for (day, *_), sums in ledger.cells(DAY_S + 20.0)}
-    assert by_day == {0: 10_000, 1: 10_000}
+    by_day = {line.name: line.cost_uusd for line in summary(ledger, "day", DAY_S + 20.0).lines}
+    assert by_day == {"1970-01-01": 10_000, "1970-01-02": 10_000}

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tradewind.cost.figures import BY, summary
 from tradewind.cost.labels import JOB_LABELS, OVERHEAD, Label
 from tradewind.cost.ledger import Ledger
 from tradewind.cost.receipt import bill, receipt
@@ -313,7 +314,11 @@ def check_sums(ledger: Ledger, now_s: float) -> None:
     for label in JOB_LABELS:
         assert sum(each.labels_uusd[label] for each in receipts.values()) == told.labels_uusd[label]
     assert sum(told.labels_uusd[label] for label in OVERHEAD) == told.overhead_uusd
-    assert sum(sums.cost_uusd for _, sums in ledger.cells(now_s)) == told.total_uusd
+    for by in BY:
+        found = summary(ledger, by, now_s)
+        assert sum(line.cost_uusd for line in found.lines) == found.total.cost_uusd == told.total_uusd
+        assert all(sum(line.labels_uusd.values()) == line.cost_uusd for line in found.lines)
+        assert summary(ledger, by, now_s, from_s=0.0).lines == found.lines
 
 
 @pytest.mark.slow

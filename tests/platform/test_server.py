@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from tradewind import errors
-from tradewind.api import ErrorBody, SubmitRequest
+from tradewind.api import ErrorBody
+from tradewind.api_requests import SubmitRequest
 from tradewind.model import Contract, JobSpec
 from tradewind.server import STATUS_OF, RunningServer, create_app, serve
 from tradewind.states import JobState

@@ -1,0 +1,60 @@
+"""Whether money is left: asked before demand is planned for, and again before each launch. The controller answers.
+
+Budgets are kept in `cost`, which this folder does not import: this Protocol stands between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from tradewind.autoscaler.actions import Hold
+from tradewind.autoscaler.demand import Demand, Need
+from tradewind.autoscaler.packing_rules import gang_source
+from tradewind.autoscaler.packing_stock import jobs_in
+from tradewind.autoscaler.ray_snapshot import Gang
+from tradewind.model import Offer
+
+
+class Treasury(Protocol):
+    """Called from the loops' threads."""
+
+    def admit(self, offer: Offer, job_ids: Collection[str]) -> str:
+        """Why one of these may not be bought on behalf of these jobs; empty: it may, and is counted."""
+        ...
+
+    def closed(self) -> Mapping[str, str]:
+        """Jobs for which nothing may be bought any more, each with the reason."""
+        ...
+
+
+class Unlimited:
+    """Nobody has a budget."""
+
+    def admit(self, offer: Offer, job_ids: Collection[str]) -> str:  # noqa: ARG002
+        return ""
+
+    def closed(self) -> Mapping[str, str]:
+        return {}
+
+
+def without_closed(demand: Demand, closed: Mapping[str, str]) -> tuple[Demand, tuple[Hold, ...]]:
+    """What is planned for, and what is not because the budgets of all who ask for it are used."""
+    gangs = {gang_source(gang): gang.job_id for gang in demand.gangs}
+    holds: list[Hold] = []
+
+    def is_planned(asked: Need | Gang) -> bool:
+        source = asked.source if isinstance(asked, Need) else gang_source(asked)
+        job_ids = jobs_in(source, gangs)
+        if not job_ids or not all(job_id in closed for job_id in job_ids):
+            return True
+        subject = f"{asked.count} x {asked.shape} ({source})" if isinstance(asked, Need) else source
+        holds.append(Hold(subject, closed[next(iter(job_ids))], jobs=tuple(job_ids)))
+        return False
+
+    planned = Demand(
+        tuple(need for need in demand.needs if is_planned(need)),
+        tuple(gang for gang in demand.gangs if is_planned(gang)),
+        tuple(need for need in demand.constraints if is_planned(need)),
+    )
+    return planned, tuple(holds)
