@@ -177,7 +177,9 @@ def _await_head(fleet: Fleet) -> NodeInfo:
             return bought[0]
         time.sleep(POLL_S)
     why = "; ".join(f"{line.what}: {line.hold}" for line in fleet.status().demand)
-    raise ControllerError(f"no head within {HEAD_WAIT_S:g} s{': ' if why else ''}{why}", "`tradewind why now` tells more")
+    raise ControllerError(
+        f"no head within {HEAD_WAIT_S:g} s{': ' if why else ''}{why}", "`tradewind why now` tells more"
+    )
 
 
 class NoShell(CommandRunnerInterface):  # type: ignore[misc]
