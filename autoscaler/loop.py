@@ -170,8 +170,7 @@ class Loop:
         try:
             return self.ray.snapshot()
         except RayError as error:
-            logger.warning("%s", error)
-            troubles.append(Hold("ray", str(error)))
+            troubles.append(Hold("ray", error.message))  # recorded and logged when it is new
             return None
 
     def _ask_clouds(self, troubles: list[Hold]) -> Listing:
