@@ -69,7 +69,7 @@ def test_it_is_short_and_says_no_secret() -> None:
     assert "PRIVATE KEY" not in text
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(value=HOSTILE)
 def test_hostile_values_are_data_to_bash(value: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """In every place where a user's text can stand. It runs up to the interpreter, which writes down what it got."""

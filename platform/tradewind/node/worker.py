@@ -6,12 +6,13 @@ import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from tradewind.autoscaler.ray_snapshot import DrainReason, RayNode
 from tradewind.autoscaler.ray_state import RayState
 from tradewind.autoscaler.slices import LABEL_TPU_WORKER
 from tradewind.certificates import Identity, make_key, make_request
-from tradewind.errors import RayError
+from tradewind.errors import ProviderError, RayError
 from tradewind.node.boot_plan import BootPlan
 from tradewind.node.desk_client import DeskClient
 from tradewind.node.guard import Up
@@ -25,6 +26,7 @@ from tradewind.node.watch import Watcher, source_of
 log = logging.getLogger(__name__)
 
 JOIN_PATIENCE_S = 300.0  # a head may be busy with a thousand others
+METADATA_PATIENCE_S = 60.0
 
 
 @dataclass(slots=True)
@@ -38,7 +40,8 @@ class Worker:
     tpu_env: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tpu_env = self.machine.tpu_env(self.plan)
+        ask = partial(self.machine.tpu_env, self.plan)
+        self.tpu_env = keep_trying(ask, "place in the slice", (ProviderError,), METADATA_PATIENCE_S, self.stop)
         self.desk = DeskClient(self.plan.join_url, self.plan.ca_pem, self.ray_token, self.address)
 
     def bring_up(self) -> Up:
