@@ -8,7 +8,7 @@ it may. Texts are never logged, and stand in no error.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from tradewind.errors import InvalidRequest, Unsupported
@@ -61,11 +61,6 @@ def open_secrets(
 
         return AzureSecrets(vault_url or endpoint_url, credential=credentials, ca_file=ca_file)
     raise Unsupported(f"there is no secret store for {cloud}", "use aws, gcp or azure", cloud=cloud)
-
-
-def store_of(cloud: str, region: str, endpoints: Mapping[str, str]) -> SecretStore:
-    """On a machine: by its own identity, at the endpoints of its boot plan. Azure's key vault must be among them."""
-    return open_secrets(cloud, region, endpoint_url=endpoints.get("secrets", ""))
 
 
 def check_name(name: str, cloud: str) -> str:

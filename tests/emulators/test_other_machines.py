@@ -26,12 +26,14 @@ from tradewind.emulators.gcp import GcpEmulator
 from tradewind.emulators.gcp_machines import run_on_gcp
 from tradewind.emulators.machines import Machines
 from tradewind.model import EndReason, Offer
+from tradewind.node.boot_plan import user_data
+from tradewind.node.plans import CellBoot, worker_plan
 
 READ = """#!/bin/bash
 echo address $({address})
 python - <<END
-from tradewind.autoscaler.providers.secrets import store_of
-store = store_of("{cloud}", "", {{"secrets": "{url}"}})
+from tradewind.autoscaler.providers.secrets import open_secrets
+store = open_secrets("{cloud}", endpoint_url="{url}")
 print("read:", store.get("tradewind/f/c/node"))
 try:
     store.get("tradewind/f/c/head")
@@ -100,9 +102,19 @@ def says(machines: Machines, name: str, text: str) -> None:
 
 class Script:
     text = STOPS
+    made: Callable[[LaunchSpec], str] | None = None
 
-    def __call__(self, _: LaunchSpec) -> str:
-        return self.text
+    def __call__(self, spec: LaunchSpec) -> str:
+        return self.made(spec) if self.made else self.text
+
+
+def booting(cloud: str, endpoints: dict[str, str]) -> Callable[[LaunchSpec], str]:
+    """The user-data of a node. Its secret is not what it should be, so that the boot ends there."""
+    cell = CellBoot("f", "c", cloud, "r", "no certificate", endpoints=endpoints)
+    return lambda spec: user_data(worker_plan(cell, spec, "https://127.0.0.1:9"))
+
+
+FAILED = "TRADEWIND BOOT FAILED: secret tradewind/f/c/node: is not JSON with ray_token"
 
 
 @pytest.fixture
@@ -146,6 +158,12 @@ def test_google(gcp: GcpEmulator, machines: Machines) -> None:
     script.text = STORE.format(uri="gs://checkpoints/run-1")
     says(machines, launch(provider, "tw-3", GCP_SPOT), "stored by identity")
     assert gcp.storage.buckets["checkpoints"]["run-1/last"][0] == b"kept"
+
+    script.made = booting("gcp", {"secrets": gcp.url})
+    failing = launch(provider, "tw-4", GCP_SPOT)
+    says(machines, failing, FAILED)
+    assert machines.wait_ended([failing], 60) == []
+    assert "[emulator]" not in machines.console(failing)  # it called `shutdown`
 
 
 @pytest.mark.slow
@@ -198,6 +216,12 @@ def test_azure(machines: Machines) -> None:
             lambda: (storing, "https://storage.azure.com") in cloud.metadata.asked_for,
             lambda: machines.console(storing),
         )
+        script.made = booting("azure", {"vault": cloud.url})
+        launch(provider, "tw-4", AZURE_SPOT)
+        failing = Names("f").vm("tw-4")
+        says(machines, failing, FAILED)
+        assert machines.wait_ended([failing], 60) == []
+        assert "[emulator]" not in machines.console(failing)  # it called `shutdown`
         cloud.compute.evict(next(vm for vm in cloud.compute.vms.values() if vm.name == reading), 0.5)
         assert machines.wait_ended([reading], 60) == []
         until(lambda: state(provider, "tw-2") is CloudState.GONE)

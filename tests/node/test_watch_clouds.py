@@ -110,6 +110,25 @@ def test_a_metadata_service_that_is_not_there_is_transient() -> None:
             source_of(cloud, {"metadata": "http://127.9.9.9:9"}).wait(1)
 
 
+@pytest.mark.parametrize(
+    "nonsense", [b"", b"<html>", b"[]", b'{"Events": [{"EventType": "Preempt", "Resources": ["x"]}]}', b"x"]
+)
+def test_an_answer_that_makes_no_sense_is_a_bad_moment(nonsense: bytes) -> None:
+    """And must not end the thread that watches: its node would end itself."""
+
+    def answer(asked: Asked) -> Told:
+        is_name = asked.target.startswith("/metadata/instance/compute/name")
+        return Told(200, b"x" if is_name else nonsense, {"Content-Type": "application/json"})
+
+    with metadata_at("127.9.9.10", answer) as url:
+        for cloud in ("aws", "gcp", "azure"):
+            try:
+                found = source_of(cloud, {"metadata": url}).wait(1)
+            except Transient:
+                continue
+            assert found == [], cloud
+
+
 def test_the_watcher_finds_the_service_where_the_sdk_does(monkeypatch: pytest.MonkeyPatch) -> None:
     cloud = Aws()
     with metadata_at("127.9.9.4", cloud.answer) as url:

@@ -69,7 +69,9 @@ class GcpEmulator:
         self.vault = SecretManager(project, self.time, page_size)
         self.metadata = GcpMetadata(project, self._host, self._account_token)
         # Service accounts of nodes, and the secrets that each may read; anything else is denied to them.
-        self.accounts = {"nodes@emulated": "*_node", "heads@emulated": "*_head"}
+        domain = f"{project}.iam.gserviceaccount.com"
+        self.accounts = {f"tradewind-node@{domain}": "*_node", f"tradewind-head@{domain}": "*_head"}
+        self.accounts |= {"nodes@emulated": "*_node", "heads@emulated": "*_head"}
         self._tokens: dict[str, str] = {}  # access token -> the owner, or the email of a service account
         self._server: Any = None
         self._ticking = threading.Event()

@@ -5,10 +5,9 @@ An edge of watch.py. Each class is one machine's view; nothing here needs creden
 
 from __future__ import annotations
 
-import json
-import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -27,7 +26,6 @@ _TOKEN_TTL_S = 21600  # the most that AWS gives
 _AZURE_VERSION = "2020-07-01"
 # A Freeze is a pause of some seconds, after which everything goes on: no reason to leave.
 _AZURE_KINDS = {"Preempt": "preempt", "Terminate": "terminate", "Redeploy": "redeploy", "Reboot": "reboot"}
-log = logging.getLogger(__name__)
 
 
 class Metadata:
@@ -51,6 +49,15 @@ class Metadata:
         return answer
 
 
+@contextmanager
+def understood(cloud: str) -> Iterator[None]:
+    """An answer that makes no sense is a bad moment of the service, and no reason to stop watching."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Transient(f"the metadata service gives an answer that makes no sense: {error!r}", cloud=cloud) from error
+
+
 class AwsNotices:
     """Two minutes before a spot interruption; a rebalance recommendation often comes earlier, and sometimes alone."""
 
@@ -60,11 +67,14 @@ class AwsNotices:
 
     def wait(self, timeout_s: float) -> Sequence[Notice]:
         del timeout_s  # there is no way to wait
+        with understood("aws"):
+            return self._notices()
+
+    def _notices(self) -> Sequence[Notice]:
         found = []
         if action := self._get("spot/instance-action"):
-            kind = "terminate" if action["action"] == "terminate" else str(action["action"])
             deadline_s = datetime.fromisoformat(action["time"]).timestamp()
-            found.append(Notice("preempt", deadline_s, f"AWS takes this spot instance back ({kind})"))
+            found.append(Notice("preempt", deadline_s, f"AWS takes this spot instance back ({action['action']})"))
         if warning := self._get("events/recommendations/rebalance"):
             found.append(Notice("rebalance", None, f"AWS sees a raised risk since {warning['noticeTime']}"))
         return found
@@ -81,10 +91,7 @@ class AwsNotices:
             return None
         if answer.status_code != 200:
             raise Transient(f"the metadata service answers {name} with {answer.status_code}", cloud="aws")
-        try:
-            found: Mapping[str, str] = answer.json()
-        except json.JSONDecodeError as error:
-            raise Transient(f"the metadata service answers {name} with {answer.text[:80]!r}", cloud="aws") from error
+        found: Mapping[str, str] = answer.json()
         return found
 
     def _with_token(self, name: str) -> httpx.Response:
@@ -107,7 +114,10 @@ class GcpNotices:
         self._seen_at_s: dict[str, float] = {}
 
     def wait(self, timeout_s: float) -> Sequence[Notice]:
-        instance = self._instance(timeout_s)
+        with understood("gcp"):
+            return self._notices(self._instance(timeout_s))
+
+    def _notices(self, instance: Mapping[str, Any]) -> Sequence[Notice]:
         now_s, found = self._clock(), []
         if str(instance.get("preempted", "")).upper() == "TRUE":
             at_s = self._seen_at_s.setdefault("preempt", now_s)
@@ -130,10 +140,7 @@ class GcpNotices:
         answer = self._metadata.ask("GET", path, {"Metadata-Flavor": "Google"}, patience_s=timeout_s)
         if answer.status_code != 200:
             raise Transient(f"the metadata service answers with {answer.status_code}", cloud="gcp")
-        try:
-            found: Mapping[str, Any] = answer.json()
-        except json.JSONDecodeError as error:
-            raise Transient(f"the metadata service answers with {answer.text[:80]!r}", cloud="gcp") from error
+        found: Mapping[str, Any] = answer.json()
         self._etag = answer.headers.get("etag", "")
         return found
 
@@ -149,6 +156,10 @@ class AzureNotices:
 
     def wait(self, timeout_s: float) -> Sequence[Notice]:
         del timeout_s  # there is no way to wait
+        with understood("azure"):
+            return self._notices()
+
+    def _notices(self) -> Sequence[Notice]:
         if not self._name:
             self._name = self._ask("GET", "/metadata/instance/compute/name", "format=text").text.strip()
         events = self._ask("GET", "/metadata/scheduledevents").json().get("Events", ())

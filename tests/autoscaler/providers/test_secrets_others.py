@@ -149,10 +149,10 @@ def test_azure_recovers_what_may_not_be_purged() -> None:
 
 
 def test_azure_wants_the_address_of_a_vault() -> None:
-    from tradewind.autoscaler.providers.secrets import open_secrets, store_of
+    from tradewind.autoscaler.providers.secrets import open_secrets
 
     with pytest.raises(InvalidRequest, match="key vault"):
-        store_of("azure", "eastus", {})
+        open_secrets("azure", "eastus")
     with pytest.raises(InvalidRequest, match="key vault"):
         open_secrets("azure", vault_url="http://plain")
     with pytest.raises(Unsupported):
