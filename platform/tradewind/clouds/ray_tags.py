@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tradewind.autoscaler.providers.local_processes import write_atomically
 
+
 @dataclass
 class TagBook:
     """By launch id. Shared between threads."""
