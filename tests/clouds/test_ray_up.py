@@ -12,8 +12,15 @@ from typing import Any
 import pytest
 import yaml
 
+from tradewind.autoscaler.providers.base import LaunchSpec
+from tradewind.clouds import cells_of, open_cell
+from tradewind.config import load_fleet
 from tradewind.emulators.aws import ACCESS_KEY, SECRET_KEY, AwsEmulator
-from tradewind.errors import AmbiguousOutcome, Unsupported
+from tradewind.errors import Unsupported
+from tradewind.events import LaunchRequested, NodeJoined, NodeLaunched
+from tradewind.home import FleetHome
+from tradewind.model import LABEL_LAUNCH_ID, Role
+from tradewind.testing import FakeController, served
 
 FILE = Path(__file__).parents[2] / "cluster-configs/aws-gpu-spot.yaml"
 HEAD_TAGS = {"ray-node-type": "head"}
@@ -26,91 +33,96 @@ def aws() -> Iterator[AwsEmulator]:
         yield emulator
 
 
-def cluster_at(url: str) -> dict[str, Any]:
+def cluster_at(url: str, storage: Path) -> dict[str, Any]:
     """The shipped file, with what the emulated account has in the places that are marked."""
     cluster: dict[str, Any] = yaml.safe_load(FILE.read_text())
-    cluster["provider"]["module"] = "ray_up_boot.PlainBoot"
     fleet = cluster["provider"]["tradewind"]
     fleet["aws"]["endpoint_url"] = url
-    region = fleet["aws"]["regions"][0]
-    region.update(
+    fleet["controller"] = {"listen": "127.0.0.1:0"}
+    fleet["boot"] = {"python": sys.executable}
+    fleet["storage"] = str(storage)
+    fleet["aws"]["regions"][0].update(
         image="ami-0123456789abcdef0",
-        subnets={"us-east-1a": f"subnet-{1:017x}", "us-east-1b": f"subnet-{2:017x}"},
+        subnets={"us-east-1a": f"subnet-{1:017x}"},
         security_groups=["sg-0123456789abcdef0"],
     )
     return cluster
 
 
 @pytest.fixture
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetHome:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
     monkeypatch.setenv("TRADEWIND_HOME", str(tmp_path / "home"))
+    return FleetHome(tmp_path / "home", "aws-gpu")
 
 
-def provider_at(aws: AwsEmulator) -> Any:
-    from ray_up_boot import PlainBoot
+def provider_at(aws: AwsEmulator, tmp_path: Path) -> Any:
+    from tradewind.clouds.ray_provider import TradewindNodeProvider
 
-    cluster = cluster_at(aws.url)
-    return PlainBoot(cluster["provider"], cluster["cluster_name"])
+    cluster = cluster_at(aws.url, tmp_path)
+    return TradewindNodeProvider(cluster["provider"], cluster["cluster_name"])
 
 
-@pytest.mark.usefixtures("environment")
-def test_a_head_is_made_seen_tagged_and_ended(aws: AwsEmulator) -> None:
-    provider = provider_at(aws)
-    provider.create_node({}, {**HEAD_TAGS, "ray-launch-config": "h1"}, 1)
-    (head,) = provider.non_terminated_nodes({**HEAD_TAGS, "ray-launch-config": "h1"})
-    assert provider.non_terminated_nodes({"ray-launch-config": "other"}) == []
-    provider.set_node_tags(head, {"ray-node-status": "up-to-date"})
-    again = provider_at(aws)  # another `ray` on this machine
-    assert again.node_tags(head) == {**HEAD_TAGS, **again.node_tags(head), "ray-node-status": "up-to-date"}
-    assert not again.is_terminated(head)
-    assert again.internal_ip(head) == again.external_ip(head) == aws.machines()[0].private_address
-    (machine,) = aws.machines()
-    assert (machine.profile, machine.type, machine.is_spot) == ("tradewind-head", "m7i.large", False)
-    again.terminate_nodes([head])
+def buy_head(controller: FakeController, aws: AwsEmulator, tmp_path: Path) -> str:
+    """What a controller does: on record, and launched."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text(yaml.safe_dump(cluster_at(aws.url, tmp_path)))
+    (plan,) = cells_of(load_fleet(file))
+    offer, at_s = plan.heads[0], controller.now_s
+    spec = LaunchSpec("tw-1", "aws-gpu", plan.name, offer, "", {LABEL_LAUNCH_ID: "tw-1"}, role=Role.HEAD)
+    open_cell(plan, lambda spec: "#!/bin/bash\n").provider.launch(spec)
+    controller.record(
+        LaunchRequested(at_s=at_s, launch_id="tw-1", offer=offer, reason="the head", cell=plan.name, role=Role.HEAD),
+        NodeLaunched(at_s=at_s, launch_id="tw-1", instance_id="i-1"),
+    )
+    return "tw-1"
+
+
+def test_the_head_is_the_controllers_and_seen_tagged_and_ended(
+    aws: AwsEmulator, place: FleetHome, tmp_path: Path
+) -> None:
+    with served(place) as controller:
+        head = buy_head(controller, aws, tmp_path)
+        provider = provider_at(aws, tmp_path)
+        provider.create_node({}, {**HEAD_TAGS, "ray-launch-config": "h1"}, 1)
+        assert provider.non_terminated_nodes({**HEAD_TAGS, "ray-launch-config": "h1"}) == [head]
+        assert provider.non_terminated_nodes({"ray-launch-config": "other"}) == []
+        provider.set_node_tags(head, {"ray-node-status": "up-to-date"})
+        again = provider_at(aws, tmp_path)  # another `ray` on this machine
+        assert again.node_tags(head) == {**HEAD_TAGS, "ray-launch-config": "h1", "ray-node-status": "up-to-date"}
+        assert not again.is_terminated(head)
+        assert again.internal_ip(head) == again.external_ip(head) == aws.machines()[0].private_address != ""
+
+        shell = again.get_command_runner("", head, {}, "x", None, True)
+        with pytest.raises(Exception, match=f"{head} is booting"):
+            shell.run("uptime")
+        controller.record(NodeJoined(at_s=controller.now_s, launch_id=head, ray_node_id="ab"))
+        assert shell.run("uptime", timeout=10, run_env="host") == ""
+
+        again.terminate_nodes([head])
+        assert controller.ended.is_set()
     assert again.non_terminated_nodes({}) == []
     assert again.is_terminated(head)
+    again.cleanup_cluster_resources()
+    assert again.tags.read() == {}
 
 
-@pytest.mark.usefixtures("environment")
-def test_a_killed_ray_up_is_repeated_under_the_same_launch_id(aws: AwsEmulator) -> None:
-    """The launch was recorded and carried out, its answer was lost, and the cloud does not list it yet."""
-    aws.faults.cut_after = 1
-    with pytest.raises(AmbiguousOutcome):
-        provider_at(aws).create_node({}, HEAD_TAGS, 1)
-    aws.calls.listing_lag_s = 600.0
-    second = provider_at(aws)
-    assert second.non_terminated_nodes(HEAD_TAGS) == []
-    second.create_node({}, HEAD_TAGS, 1)
-    assert len(second.non_terminated_nodes(HEAD_TAGS)) == 1
-    assert len(aws.machines()) == 1
+def test_without_a_controller_nodes_are_ended_by_the_cloud(aws: AwsEmulator, place: FleetHome, tmp_path: Path) -> None:
+    """From another machine, or after the controller died: whatever carries the cluster's name."""
+    with served(place) as controller:
+        head = buy_head(controller, aws, tmp_path)
+    provider = provider_at(aws, tmp_path)
+    assert provider.non_terminated_nodes({"ray-node-type": "worker"}) == [head]
+    provider.terminate_node(head)
+    assert provider.non_terminated_nodes({}) == []
 
 
-@pytest.mark.usefixtures("environment")
-def test_a_zone_that_is_sold_out_is_left_for_the_next(aws: AwsEmulator) -> None:
-    aws.shop.sold_out.add(("us-east-1a", "m7i.large", False))
-    provider = provider_at(aws)
-    provider.create_node({}, HEAD_TAGS, 1)
-    assert [machine.zone for machine in aws.machines()] == ["us-east-1b"]
-    assert len(provider.tags.read()) == 1
-
-
-@pytest.mark.usefixtures("environment")
-def test_from_another_machine_nodes_are_known_by_the_clouds_tags(
-    aws: AwsEmulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    provider_at(aws).create_node({}, HEAD_TAGS, 1)
-    monkeypatch.setenv("TRADEWIND_HOME", str(tmp_path / "elsewhere"))
-    assert len(provider_at(aws).non_terminated_nodes(HEAD_TAGS)) == 1
-
-
-@pytest.mark.usefixtures("environment")
-def test_workers_and_commands_are_refused_with_what_to_do(aws: AwsEmulator) -> None:
-    provider = provider_at(aws)
+def test_workers_and_commands_are_refused_with_what_to_do(aws: AwsEmulator, place: FleetHome, tmp_path: Path) -> None:
+    provider = provider_at(aws, tmp_path)
     with pytest.raises(Unsupported, match="workers are bought by Tradewind"):
         provider.create_node({}, {"ray-node-type": "worker"}, 1)
-    shell = provider.get_command_runner("", "tw-head-1", {}, "x", None, True)
+    shell = provider.get_command_runner("", "tw-1", {}, "x", None, True)
     with pytest.raises(Unsupported, match=r"has no SSH, so 'nvidia-smi'"):
         shell.run("nvidia-smi")
     assert shell.run("ray stop", timeout=3, run_env="auto") == ""
@@ -118,25 +130,38 @@ def test_workers_and_commands_are_refused_with_what_to_do(aws: AwsEmulator) -> N
         shell.run("uptime")
 
 
-@pytest.mark.usefixtures("environment")
-def test_ray_up_and_ray_down(aws: AwsEmulator, tmp_path: Path) -> None:
-    """Ray's own command line: twice up is one head, and after `down` the cloud holds nothing."""
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_ray_up_and_ray_down(place: FleetHome, tmp_path: Path) -> None:
+    """Ray's own command line on machines that really boot: twice up is one head, and after `down` the cloud holds
+    nothing."""
+    from tradewind.emulators.aws_machines import run_on_aws
+    from tradewind.emulators.machines import Machines
+
     file = tmp_path / "cluster.yaml"
-    file.write_text(yaml.safe_dump(cluster_at(aws.url)))
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    env = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
+    env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_UP_enable_autoscaler_v2": "1"}
 
     def ray(*arguments: str) -> str:
         command = [sys.executable, "-m", "ray.scripts.scripts", *arguments, str(file), "-y"]
-        done = subprocess.run(command, env=env, text=True, capture_output=True, timeout=200, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = subprocess.run(command, env=env, text=True, capture_output=True, timeout=400, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr + place.log_tail(40) + consoles(machines)
         return done.stdout + done.stderr
 
-    ray("up")
-    assert [machine.profile for machine in aws.machines()] == ["tradewind-head"]
-    ray("up")
-    assert len(aws.machines()) == 1
-    said = ray("down")
-    assert "No nodes remaining" in said
-    assert "no SSH" not in said
-    assert [machine.state for machine in aws.machines()] in ([], ["shutting-down"])
+    with AwsEmulator(tick_s=0.2) as aws, Machines() as machines:
+        run_on_aws(aws, machines)
+        aws.shop.profiles.add("tradewind-head")
+        file.write_text(yaml.safe_dump(cluster_at(aws.url, tmp_path / "runs")))
+        assert "New status: up-to-date" in ray("up")
+        assert [machine.profile for machine in aws.machines()] == ["tradewind-head"]
+        ray("up")
+        assert len(aws.machines()) == 1
+        assert "No nodes remaining" in ray("down")
+        assert [machine for machine in aws.machines() if machine.state != "shutting-down"] == []
+        assert machines.wait_ended(machines.names(), 60.0) == []
+        assert list(aws.vault.secrets) == []
+    assert place.announced() is None
+
+
+def consoles(machines: Any) -> str:
+    return "".join(f"--- {name}\n{machines.console(name)[-3000:]}" for name in machines.names())

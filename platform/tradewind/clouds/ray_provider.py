@@ -177,9 +177,8 @@ def _await_head(fleet: Fleet) -> NodeInfo:
             return bought[0]
         time.sleep(POLL_S)
     why = "; ".join(f"{line.what}: {line.hold}" for line in fleet.status().demand)
-    raise ControllerError(
-        f"no head within {HEAD_WAIT_S:g} s{': ' if why else ''}{why}", "`tradewind why now` tells more"
-    )
+    message = f"no head within {HEAD_WAIT_S:g} s: {why or 'nothing is known of it'}"
+    raise ControllerError(message, "`tradewind why now` tells more")
 
 
 class NoShell(CommandRunnerInterface):  # type: ignore[misc]
