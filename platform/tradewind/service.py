@@ -41,6 +41,7 @@ from tradewind.config_models import LimitRule, OfferSelector
 from tradewind.controller import STOP_TIMEOUT_S, Controller
 from tradewind.cost import catalog
 from tradewind.cost.budget import Budgets
+from tradewind.cost.shop import stale_warnings
 from tradewind.errors import ConfigError, Problem, TradewindError
 from tradewind.events import JobStateChanged
 from tradewind.home import FleetHome
@@ -247,6 +248,8 @@ def _open_clouds(place: FleetHome, config: FleetConfig, journal: Journal, stack:
     from tradewind.cells.cloud_cells import open_cloud_cells
 
     settings = settings_of(config, "")
+    for warning in stale_warnings(catalog.load(), time.time()):
+        log.warning("%s", warning)
     found = stack.enter_context(open_cloud_cells(config, place.folder, journal, settings))
     log.info("the cells' agents call at %s", found.url)
     folders = place.folder / "folders"
@@ -372,6 +375,7 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _interrupt)  # while it starts; later `_until_ended` hears both
     try:
         place = FleetHome(given.home, given.fleet)
+        catalog.use(given.home / catalog.FOLDER)
         config = remembered_config(place, given.config)
         config = config.model_copy(update={"dry_run": True}) if given.dry_run else config
         run(place, config, ephemeral=given.ephemeral)
