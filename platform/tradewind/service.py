@@ -56,7 +56,12 @@ log = logging.getLogger(__name__)
 CLOUD_END_TIMEOUT_S = 600.0  # machines with accelerators take minutes to end
 INTERRUPTED = 130  # the exit status after Ctrl-C, by custom
 # The fleet of `tw.connect()` and `tradewind submit` when nobody has described one.
-DEFAULT_OFFERS = ("L4", "T4", "A10G", "A100", "V100")
+DEFAULT_OFFERS = ("L4", "T4", "A10G", "A100", "V100", "")
+# Enough for a choice: every tick looks at all offers. Azure's few regions are all taken.
+DEFAULT_REGIONS = {
+    "aws": ("us-east-1", "us-east-2", "us-west-2", "eu-west-1", "eu-central-1", "eu-north-1", "ap-south-1"),
+    "gcp": ("us-central1", "us-east1", "us-east4", "us-east5", "us-west1", "us-west4", "europe-west4"),
+}
 
 
 # --- from the fleet file to the parts; pure ----------------------------------------------------------------------
@@ -80,9 +85,13 @@ def offers_of(config: FleetConfig) -> tuple[Offer, ...]:
             raise ConfigError([problem], "leave out a line of the selector")
         found.update((offer.market.key, offer) for offer in usable)
     if not config.offers:
-        found.update((offer.market.key, offer) for name in DEFAULT_OFFERS for offer in catalog.load().find(name))
-        found.update((offer.market.key, offer) for offer in catalog.load().find("") if offer.accelerator == "")
+        found.update((offer.market.key, offer) for name in DEFAULT_OFFERS for offer in _default_offers(name))
     return tuple(offer for offer in found.values() if _is_usable(offer))
+
+
+def _default_offers(accelerator: str) -> list[Offer]:
+    offers = catalog.load().find(accelerator)
+    return [o for o in offers if o.market.region in DEFAULT_REGIONS.get(o.market.cloud, (o.market.region,))]
 
 
 def _is_usable(offer: Offer) -> bool:
