@@ -18,7 +18,7 @@ from tradewind.cost.price_list import InstanceType, PriceList, RegionPrice, Sour
 from tradewind.errors import ConfigError, Problem
 from tradewind.model import Capacity, Market, Offer
 
-__all__ = ["BUILTIN", "CLOUDS", "FOLDER", "MAX_AGE_S", "Catalog", "Source", "age_s", "load"]
+__all__ = ["BUILTIN", "CLOUDS", "FOLDER", "MAX_AGE_S", "Catalog", "Source", "age_s", "load", "use"]
 
 BUILTIN = Path(__file__).parent / "data"
 CLOUDS = ("aws", "azure", "gcp")
@@ -121,14 +121,32 @@ class Catalog:
 
 
 def load(path: Path | str | None = None) -> Catalog:
-    """The built-in lists; with a folder, those in it before the built-in ones; with a file, that list alone."""
+    """The lists of this process (`use`), else the built-in ones; with a folder, those in it before the built-in ones;
+    with a file, that list alone."""
     if path is None:
-        return _builtin()
+        return _of_process()
     path = Path(path)
     if path.is_file():
         return Catalog((price_list.read(path),))
     newer = {listed.cloud: listed for listed in map(price_list.read, sorted(path.glob("*.csv")))}
     return Catalog(tuple(newer.get(listed.cloud, listed) for listed in _builtin().lists))
+
+
+def use(folder: Path | None) -> Catalog:
+    """From now on `load()` is about this folder's lists; None: the built-in ones. Said once, where a program starts:
+    its decisions are then all made by the same prices, whatever a refresh does meanwhile."""
+    global _folder
+    _folder = folder
+    _of_process.cache_clear()
+    return load()
+
+
+_folder: Path | None = None
+
+
+@functools.cache
+def _of_process() -> Catalog:
+    return _builtin() if _folder is None else load(_folder)
 
 
 def age_s(source: Source, now_s: float) -> float:

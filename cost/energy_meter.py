@@ -84,10 +84,11 @@ def rapl_counters(root: Path = POWERCAP) -> list[Counter]:
 
 def nvml_counters(nvml: Any = None) -> list[Counter]:
     """None where there is no driver."""
-    if nvml is None:
-        import pynvml as nvml
+    import pynvml
+
+    used = nvml or pynvml
     try:
-        nvml.nvmlInit()
-        return [NvmlCounter(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
-    except nvml.NVMLError:
+        used.nvmlInit()
+        return [NvmlCounter(used, index) for index in range(used.nvmlDeviceGetCount())]
+    except used.NVMLError:
         return []

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tradewind.cost.catalog import Catalog
+from tradewind.cost.catalog import MAX_AGE_S, Catalog
 from tradewind.errors import ConfigError, Problem
 from tradewind.model import Capacity, Offer
 from tradewind.units import format_usd
@@ -202,7 +202,7 @@ def sources_text(catalog: Catalog) -> str:
     return "Prices of " + "; ".join(told) + "."
 
 
-def stale_warnings(catalog: Catalog, now_s: float, max_age_s: float) -> list[str]:
+def stale_warnings(catalog: Catalog, now_s: float, max_age_s: float = MAX_AGE_S) -> list[str]:
     """For people who choose by these prices. One that tells only its year may be younger than this says."""
     lists = {listed.cloud: listed for listed in catalog.lists}
     return [

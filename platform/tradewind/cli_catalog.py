@@ -85,7 +85,21 @@ def show(
     else:
         click.echo(shop.deals_text(found, limit) if what else shop.overview_text(known))
         click.echo(shop.sources_text(known))
-    for warning in shop.stale_warnings(known, time.time(), max_age_s):
+    _warn(shop.stale_warnings(known, time.time(), max_age_s))
+
+
+def use_lists(options: Options) -> None:
+    """For commands that plan by prices: those in the home, with a warning where they are old."""
+    import time
+
+    from tradewind.cost import catalog as catalogs
+    from tradewind.cost.shop import stale_warnings
+
+    _warn(stale_warnings(catalogs.use(_folder(options)), time.time()))
+
+
+def _warn(warnings: list[str]) -> None:
+    for warning in warnings:
         click.echo(click.style("Warning: ", fg="yellow") + warning, err=True)
 
 

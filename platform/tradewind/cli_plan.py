@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from tradewind.cli_base import emit, json_option, parse_duration
+from tradewind.cli_base import Options, emit, json_option, parse_duration
+from tradewind.cli_catalog import use_lists
 
 
 @click.command()
@@ -20,7 +21,8 @@ from tradewind.cli_base import emit, json_option, parse_duration
 )
 @click.option("--cloud", help="Only there.")
 @json_option
-def plan(job_file: str, work_s: float, restart_s: float, as_json: bool, **given: Any) -> None:
+@click.pass_obj
+def plan(options: Options, job_file: str, work_s: float, restart_s: float, as_json: bool, **given: Any) -> None:
     """Can a contract be kept, and what will it cost? Before anything is bought.
 
     \b
@@ -30,5 +32,6 @@ def plan(job_file: str, work_s: float, restart_s: float, as_json: bool, **given:
 
     from tradewind.planning import ask, plan_text
 
+    use_lists(options)
     answer = ask(job_file, time.time(), work_s=work_s, restart_s=restart_s, **given)
     emit(answer, as_json, lambda: plan_text(answer))

@@ -41,6 +41,7 @@ from tradewind.config_models import LimitRule, OfferSelector
 from tradewind.controller import STOP_TIMEOUT_S, Controller
 from tradewind.cost import catalog
 from tradewind.cost.budget import Budgets
+from tradewind.cost.shop import stale_warnings
 from tradewind.errors import ConfigError, Problem, TradewindError
 from tradewind.events import JobStateChanged
 from tradewind.home import FleetHome
@@ -55,7 +56,12 @@ log = logging.getLogger(__name__)
 CLOUD_END_TIMEOUT_S = 600.0  # machines with accelerators take minutes to end
 INTERRUPTED = 130  # the exit status after Ctrl-C, by custom
 # The fleet of `tw.connect()` and `tradewind submit` when nobody has described one.
-DEFAULT_OFFERS = ("L4", "T4", "A10G", "A100", "V100")
+DEFAULT_OFFERS = ("L4", "T4", "A10G", "A100", "V100", "")
+# Enough for a choice: every tick looks at all offers. Azure's few regions are all taken.
+DEFAULT_REGIONS = {
+    "aws": ("us-east-1", "us-east-2", "us-west-2", "eu-west-1", "eu-central-1", "eu-north-1", "ap-south-1"),
+    "gcp": ("us-central1", "us-east1", "us-east4", "us-east5", "us-west1", "us-west4", "europe-west4"),
+}
 
 
 # --- from the fleet file to the parts; pure ----------------------------------------------------------------------
@@ -79,9 +85,13 @@ def offers_of(config: FleetConfig) -> tuple[Offer, ...]:
             raise ConfigError([problem], "leave out a line of the selector")
         found.update((offer.market.key, offer) for offer in usable)
     if not config.offers:
-        found.update((offer.market.key, offer) for name in DEFAULT_OFFERS for offer in catalog.load().find(name))
-        found.update((offer.market.key, offer) for offer in catalog.load().find("") if offer.accelerator == "")
+        found.update((offer.market.key, offer) for name in DEFAULT_OFFERS for offer in _default_offers(name))
     return tuple(offer for offer in found.values() if _is_usable(offer))
+
+
+def _default_offers(accelerator: str) -> list[Offer]:
+    offers = catalog.load().find(accelerator)
+    return [o for o in offers if o.market.region in DEFAULT_REGIONS.get(o.market.cloud, (o.market.region,))]
 
 
 def _is_usable(offer: Offer) -> bool:
@@ -247,6 +257,8 @@ def _open_clouds(place: FleetHome, config: FleetConfig, journal: Journal, stack:
     from tradewind.cells.cloud_cells import open_cloud_cells
 
     settings = settings_of(config, "")
+    for warning in stale_warnings(catalog.load(), time.time()):
+        log.warning("%s", warning)
     found = stack.enter_context(open_cloud_cells(config, place.folder, journal, settings))
     log.info("the cells' agents call at %s", found.url)
     folders = place.folder / "folders"
@@ -372,6 +384,7 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _interrupt)  # while it starts; later `_until_ended` hears both
     try:
         place = FleetHome(given.home, given.fleet)
+        catalog.use(given.home / catalog.FOLDER)
         config = remembered_config(place, given.config)
         config = config.model_copy(update={"dry_run": True}) if given.dry_run else config
         run(place, config, ephemeral=given.ephemeral)

@@ -98,7 +98,7 @@ def _check_accelerator(name: str) -> None:
         return
     from tradewind.cost import catalog
 
-    known = sorted({offer.accelerator for offer in catalog.load().find() if offer.accelerator})
+    known = list(catalog.load().accelerators)
     if name not in known:
         near = difflib.get_close_matches(name.upper(), known, n=3, cutoff=0.5) or known[:8]
         problem = Problem("submit", "accelerator", f"the catalogue knows no {name!r}")

@@ -177,3 +177,13 @@ def test_old_lists_are_told(builtin: catalog.Catalog) -> None:
     assert set(builtin.stale(at_2026_s + 86400)) == {"azure"}
     assert set(builtin.stale(at_2026_s + 40 * 86400)) == {"aws", "azure", "gcp"}
     assert set(builtin.stale(at_2026_s + 40 * 86400, max_age_s=50 * 86400)) == {"azure"}
+
+
+def test_a_program_chooses_its_lists_once(tmp_path: Path, builtin: catalog.Catalog) -> None:
+    write(tmp_path, "type,t,A100,8,1,96,1152,40,", "price,r,t,7000000,z=1")
+    try:
+        chosen = catalog.use(tmp_path)
+        assert catalog.load() is chosen
+        assert [offer.price_uusd_per_h for offer in catalog.load().find("A100", cloud="aws")] == [1, 7_000_000]
+    finally:
+        assert catalog.use(None) == builtin
