@@ -27,7 +27,6 @@ from tradewind.api import (
     FORECAST_HOURS,
     FORECAST_SERIES,
     About,
-    DemandLine,
     EventLine,
     FleetStatus,
     ForecastReport,
@@ -59,7 +58,16 @@ from tradewind.journal import Journal
 from tradewind.logfile import read_chunk, tail_offset
 from tradewind.model import JobSpec
 from tradewind.states import JOB_TRANSITIONS, JobState, is_alive, is_over
-from tradewind.views import Costs, cell_info, decision_line, event_line, job_info, node_info
+from tradewind.views import (
+    Costs,
+    cell_info,
+    decision_line,
+    demand_lines,
+    event_line,
+    job_info,
+    node_infos,
+    whole_plan,
+)
 from tradewind.why import LAST, Scene, job_story, node_story, now_story
 
 log = logging.getLogger(__name__)
@@ -255,14 +263,14 @@ class Controller:
 
     def nodes(self) -> Sequence[NodeInfo]:
         with self.journal.reading() as (fleet, ledger):
-            return _node_infos(fleet, Costs.of(ledger.accounts(time.time())))
+            return node_infos(fleet, Costs.of(ledger.accounts(time.time())))
 
     def status(self) -> FleetStatus:
         now_s = time.time()
         with self.journal.reading() as (fleet, ledger):
             costs = Costs.of(ledger.accounts(now_s))
             shown = [*[job for job in fleet.jobs.values() if is_over(job.state)][-RECENT_JOBS:], *fleet.open_jobs]
-            nodes = tuple(info for info in _node_infos(fleet, costs) if is_alive(info.state))
+            nodes = tuple(info for info in node_infos(fleet, costs) if is_alive(info.state))
             return FleetStatus(
                 fleet=self.name,
                 version=__version__,
@@ -275,7 +283,7 @@ class Controller:
                 jobs=tuple(job_info(job, costs.by_job.get(job.job_id, 0)) for job in shown),
                 cost_uusd=costs.total_uusd,
                 price_uusd_per_h=costs.rate_uusd_per_h,
-                demand=tuple(line for cell in self.cells.values() for line in _demand_lines(cell.plan)),
+                demand=tuple(line for cell in self.cells.values() for line in demand_lines(cell.plan)),
                 decisions=tuple(decision_line(event) for event in self.journal.decisions),
                 dry_run=self._home.loop.settings.dry_run,
                 cells=tuple(cell_info(cell) for cell in self.cells.values()),
@@ -321,13 +329,7 @@ class Controller:
         return [cell.loop.view for cell in self.cells.values() if cell.loop.view is not None]
 
     def _whole_plan(self) -> Plan | None:
-        """Of all cells: what is held back and granted there."""
-        plans = [cell.plan for cell in self.cells.values() if cell.plan is not None]
-        if len(plans) < 2:
-            return plans[0] if plans else None
-        actions = tuple(action for plan in plans for action in plan.actions)
-        targets = {job_id: target for plan in plans for job_id, target in plan.targets.items()}
-        return Plan(max(plan.at_s for plan in plans), actions, targets)
+        return whole_plan([cell.plan for cell in self.cells.values() if cell.plan is not None])
 
     def forecast(self, what: str = "", hours: float = FORECAST_HOURS, most: int = FORECAST_SERIES) -> ForecastReport:
         """Beside the loop: of its work, only what it last looked at is read."""
@@ -434,23 +436,6 @@ def _picked(fleet: FleetState, about: About, subject: str) -> str:
     return pick(subject, fleet.nodes, node_not_found) if about == "node" else pick(subject, fleet.jobs, job_not_found)
 
 
-def _node_infos(fleet: FleetState, costs: Costs) -> list[NodeInfo]:
-    jobs = fleet.open_jobs
-    return [
-        node_info(
-            node,
-            jobs,
-            price_uusd_per_h=costs.prices.get(node.launch_id),
-            cost_uusd=costs.by_node.get(node.launch_id, 0),
-        )
-        for node in fleet.nodes.values()
-    ]
-
-
 def to_json(value: Receipt | Bill) -> dict[str, Any]:
     found: dict[str, Any] = TypeAdapter(type(value)).dump_python(value, mode="json")
     return found
-
-
-def _demand_lines(plan: Plan | None) -> tuple[DemandLine, ...]:
-    return tuple(DemandLine(what=hold.subject, hold=hold.reason) for hold in plan.holds) if plan else ()

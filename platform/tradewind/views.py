@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tradewind.api import CellInfo, DecisionLine, EventLine, JobInfo, NodeInfo
-from tradewind.autoscaler.fleet import JobRecord, NodeRecord
+from tradewind.api import CellInfo, DecisionLine, DemandLine, EventLine, JobInfo, NodeInfo
+from tradewind.autoscaler.actions import Plan
+from tradewind.autoscaler.fleet import FleetState, JobRecord, NodeRecord
 from tradewind.cost.account import NodeAccount
 from tradewind.events import AnyEvent, DecisionRecorded, encode
 from tradewind.model import Role
@@ -94,6 +95,32 @@ def cell_info(cell: Cell) -> CellInfo:
         nodes=len(workers),
         jobs=len(cell.fleet.open_jobs),
     )
+
+
+def node_infos(fleet: FleetState, costs: Costs) -> list[NodeInfo]:
+    jobs = fleet.open_jobs
+    return [
+        node_info(
+            node,
+            jobs,
+            price_uusd_per_h=costs.prices.get(node.launch_id),
+            cost_uusd=costs.by_node.get(node.launch_id, 0),
+        )
+        for node in fleet.nodes.values()
+    ]
+
+
+def demand_lines(plan: Plan | None) -> tuple[DemandLine, ...]:
+    return tuple(DemandLine(what=hold.subject, hold=hold.reason) for hold in plan.holds) if plan else ()
+
+
+def whole_plan(plans: Sequence[Plan]) -> Plan | None:
+    """Of all cells: what is held back and granted there."""
+    if len(plans) < 2:
+        return plans[0] if plans else None
+    actions = tuple(action for plan in plans for action in plan.actions)
+    targets = {job_id: target for plan in plans for job_id, target in plan.targets.items()}
+    return Plan(max(plan.at_s for plan in plans), actions, targets)
 
 
 def event_line(sequence: int, event: AnyEvent) -> EventLine:

@@ -125,7 +125,6 @@ def text_for(spec: LaunchSpec, boot: CellBoot, line: Line) -> str:
 
 
 def _boot(config: FleetConfig, plan: CellPlan, keys: CellKeys, url: str, door_ca_pem: str) -> CellBoot:
-    vault = {"vault": config.azure.key_vault} if plan.cloud == "azure" and config.azure else {}
     return CellBoot(
         fleet=config.name,
         cell=plan.name,
@@ -139,8 +138,16 @@ def _boot(config: FleetConfig, plan: CellPlan, keys: CellKeys, url: str, door_ca
         setup=config.boot.setup,
         dead_man_s=config.boot.dead_man_s,
         storage=config.storage,
-        endpoints={**vault, **config.boot.endpoints},
+        endpoints={**_endpoints(config, plan), **config.boot.endpoints},
     )
+
+
+def _endpoints(config: FleetConfig, plan: CellPlan) -> dict[str, str]:
+    """Where machines find their secret, unless it is where their cloud has it for everybody."""
+    if plan.cloud == "azure" and config.azure:
+        return {"vault": config.azure.key_vault}
+    section = config.aws if plan.cloud == "aws" else config.gcp
+    return {"secrets": section.endpoint_url} if section and section.endpoint_url else {}
 
 
 def _store(config: FleetConfig, plan: CellPlan, credentials: Mapping[str, Any] | None) -> SecretStore:
