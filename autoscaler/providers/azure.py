@@ -148,7 +148,8 @@ class AzureProvider:
             return self._unseen(spec, CloudState.PENDING)
         if vm is None:  # this launch id has had its machine
             return self._unseen(spec, CloudState.GONE)
-        if azure_vm.is_leftover(vm, _status(vm)):
+        # One that ran and has gone down by itself meanwhile was no refusal: the listing tells of its end.
+        if azure_vm.is_failed(vm) and azure_vm.is_leftover(vm, _status(vm)):
             self._clean(lambda: self._api.delete_vm(vm["name"]), spec.launch_id)
             raise azure_errors.refusal(_status(vm).code, _status(vm).message)
         return self._same(spec, vm)

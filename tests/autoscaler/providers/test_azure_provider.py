@@ -514,3 +514,14 @@ def test_offers_that_are_no_longer_configured_are_known_by_their_market() -> Non
     node = azure_vm.node_of(vm, Status("running"), {})
     assert node.offer.market == Market("azure", "eastus", "eastus-1", SPOT.market.instance_type, SPOT.market.capacity)
     assert node.offer.price_uusd_per_h is None
+
+
+def test_a_machine_that_is_down_again_when_its_launch_is_answered_is_no_refusal(world: AzureWorld) -> None:
+    compute = world.emulator.compute
+    compute.provision_s = compute.boot_s = 0.5  # it boots, fails and shuts itself down before anybody looks
+    compute.on_boot = compute.stopped
+    provider = world.provider()
+    node = provider.launch(make_spec("tw-1", SPOT))
+    assert node.launch_id == "tw-1"
+    assert only(provider.list_nodes()).state is not CloudState.RUNNING
+    assert "went down by itself" in only(provider.list_nodes()).detail
