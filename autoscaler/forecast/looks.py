@@ -15,6 +15,7 @@ Column = npt.NDArray[np.float32]
 _END, _PEAK, _IS_KNOWN, _RISES, _OUTCOME, _SIGNS = range(6)  # rows of the table; the signs are all that follow
 _UNKNOWN = -1.0
 _SMALLEST = 256
+_NONE = 0.25  # rises that none count as: none and one are farther apart than one and two, and quiet looks are many
 
 
 class Looks:
@@ -67,7 +68,7 @@ class Looks:
         now = self.length - 1
         rises = self._table[_RISES]
         counts = [rises[now] - (rises[now - span] if now >= span else 0.0) for span in self._spans]
-        self._table[_SIGNS:, now] = np.log1p(np.diff(counts, prepend=0.0))
+        self._table[_SIGNS:, now] = np.log(np.diff(counts, prepend=0.0) + _NONE)
 
     def _settle(self) -> None:
         """The newest look is over, and with it what came after the one `ahead` before."""

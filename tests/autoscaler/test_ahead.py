@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -188,6 +191,72 @@ def test_growth_is_forecast_on_top_of_the_present() -> None:
     assert found is not None
     assert found.has_interval
     assert found.p50 == pytest.approx(7.0)
+
+
+def chance_of_more(growth: Growth, level: float) -> float:
+    found = growth.forecast(0.0).at(300.0)
+    assert found is not None
+    assert found.has_interval
+    return found.chance_above(level)
+
+
+def feed(growth: Growth, minutes: range, comes: Callable[[int], bool]) -> float:
+    level = 0.0
+    for minute in minutes:
+        level += comes(minute)
+        growth.observe(60.0 * minute, level)
+    return level
+
+
+def test_more_is_expected_in_a_sitting_than_on_a_quiet_night() -> None:
+    """Every twelve hours somebody sends a job a minute, for half an hour. Told at once, not when a step is over."""
+    growth = Growth(300.0)
+    level = feed(growth, range(4 * 1440), lambda minute: minute % 720 < 30)
+    assert chance_of_more(growth, level) < 0.1
+    for minute in range(2):
+        growth.observe(4 * 86400.0 + 60.0 * minute, level + minute + 1)
+    assert chance_of_more(growth, level + 2) > 0.5  # less than sure: eight sittings are few beside the prior
+
+
+def test_the_chance_is_the_share_of_moments_after_which_it_rose() -> None:
+    """Where all moments are alike: one comes every hour, so within the next six minutes one does in a tenth."""
+    random = np.random.default_rng(5)
+    growth = Growth(300.0)
+    level = feed(growth, range(7 * 1440), lambda _: bool(random.random() < 1 / 60))
+    chances = []
+    for minute in range(7 * 1440, 7 * 1440 + 300):
+        level += bool(random.random() < 1 / 60)
+        growth.observe(60.0 * minute, level)
+        chances.append(chance_of_more(growth, level))
+    assert 0.05 < np.mean(chances) < 0.16
+
+
+def test_a_span_that_nobody_looked_at_is_not_learned_from() -> None:
+    """While nobody looks nothing seems to come: that is not a quiet time."""
+    growth = Growth(300.0)
+    feed(growth, range(600), lambda _: True)
+    known = growth.forecast(0.0).outlooks[0].scored
+    growth.observe(60.0 * 2000, 5.0)
+    after = growth.forecast(0.0).outlooks[0].scored
+    assert known <= after <= known + 6  # the last ones of the old span, whose outcome came within a step
+
+
+def test_memory_is_bounded_and_the_newest_stay() -> None:
+    growth = Growth(300.0, window=24)
+    for look in range(3000):
+        growth.observe(60.0 * look, float(look % 50))
+    found = growth.forecast(0.0)
+    assert found.outlooks[0].scored == 24 * 5
+    assert found.steps < 200
+
+
+@pytest.mark.parametrize("at_s", [math.nan, 0.0, 1e9], ids=["no time", "set back", "far ahead"])
+def test_a_clock_that_jumps_does_no_harm(at_s: float) -> None:
+    growth = Growth(300.0)
+    feed(growth, range(5000, 5200), lambda minute: minute % 3 == 0)
+    growth.observe(at_s, 7.0)
+    growth.observe(at_s + 60.0 if math.isfinite(at_s) else 60.0 * 5200, 9.0)
+    assert all(value >= 9.0 for value in growth.forecast(at_s).outlooks[0].values)
 
 
 def test_the_past_from_the_log_is_the_past_that_was_seen() -> None:
