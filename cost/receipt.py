@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field
 
 from tradewind.cost.account import Entry, NodeAccount
 from tradewind.cost.compare import SingleCloud, cheapest_single_cloud
+from tradewind.cost.energy import Footprint
+from tradewind.cost.energy_receipt import footprint_of
 from tradewind.cost.extras import Estimates, estimate
 from tradewind.cost.figures import Utilisation
 from tradewind.cost.history import WHOLE_PPM
@@ -104,6 +106,7 @@ class Receipt(Figures):
     single_cloud: SingleCloud | None = None
     forecast: Forecast | None = None
     estimates: Estimates = field(default_factory=Estimates)
+    footprint: Footprint | None = None  # electricity and carbon of what it held
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,7 @@ def receipt(ledger: Ledger, job_id: str, now_s: float) -> Receipt:
         single_cloud=_single_cloud(markets),
         forecast=forecast(ledger, job_id, figures.total_uusd, now_s),
         estimates=estimate(job.saves, until_ms),
+        footprint=footprint_of(parts),
     )
 
 

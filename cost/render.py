@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tradewind.cost.energy import Footprint
 from tradewind.cost.figures import Line, Summary
 from tradewind.cost.labels import Label
 from tradewind.cost.receipt import Bill, Figures, JobLine, MarketLine, NodeLine, Receipt
@@ -185,7 +186,14 @@ def _job_figure_lines(receipt: Receipt, mark: str) -> list[str]:
     if data.storage_uusd or data.egress_uusd:
         amounts = f"storage {format_usd(data.storage_uusd)}, egress {format_usd(data.egress_uusd)}"
         lines.append(f"data       {amounts}: estimates, not in the total{mark}")
+    if receipt.footprint is not None:
+        lines.append(_footprint_line(receipt.footprint, mark))
     return lines
+
+
+def _footprint_line(found: Footprint, mark: str) -> str:
+    carbon = "carbon unknown" if found.total_g is None else f"{found.total_g / 1000:.3g} kg CO2e"
+    return f"energy     {found.kwh:.3g} kWh, {carbon} ({found.known}, PUE {found.pue:.2f}){mark}"
 
 
 def _maybe(amount_uusd: int | None) -> str:

@@ -1,0 +1,54 @@
+"""A receipt's electricity: what the job held, busy where the accelerators worked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tradewind.cost.energy import Known
+from tradewind.cost.energy_receipt import BUSY
+from tradewind.cost.receipt import receipt
+from tradewind.cost.render import render_receipt
+from tradewind.model import Capacity, Market, Offer, Phase
+
+
+def one_hour(history: Any, resources: dict[str, float] | None = None) -> Any:
+    """A job that trains for an hour on a node of one A10G (4 vCPUs, 16 GiB, us-east-1)."""
+    history.job("j").node("n", 0.0, 0.0, 3600.0).hold("j", "n", 0.0, resources)
+    return history.phase("j", 0.0, Phase.TRAINING).steps("j", 0.0, 3600.0, 1, 100)
+
+
+def test_a_busy_hour_of_a_whole_node(history: Any) -> None:
+    found = receipt(one_hour(history).ledger, "j", 3600.0)
+    watts = 150 * (0.2 + 0.8 * BUSY) + 4 * (0.7 + 2.8 * BUSY) + 16 * 0.392
+    assert found.footprint is not None
+    assert found.footprint.kwh == pytest.approx(watts * 1.2 / 1000, rel=0.01)
+    assert found.footprint.operational_g == pytest.approx(found.footprint.kwh * 415.8)
+    assert found.footprint.known is Known.ESTIMATED
+    assert "kWh" in render_receipt(found)
+    assert "(estimated, PUE 1.20)" in render_receipt(found)
+
+
+def test_half_of_the_accelerators_is_half_of_the_electricity(history: Any) -> None:
+    whole = receipt(one_hour(history).ledger, "j", 3600.0).footprint
+    half = receipt(one_hour(type(history)(), {"CPU": 1.0, "GPU": 0.5}).ledger, "j", 3600.0).footprint
+    assert whole is not None
+    assert half is not None
+    assert half.kwh == pytest.approx(whole.kwh / 2, rel=0.01)
+
+
+def test_a_node_without_accelerators_is_shared_by_what_was_paid(history: Any) -> None:
+    market = Market("gcp", "us-central1", "us-central1-a", "e2-standard-4", Capacity.ON_DEMAND)
+    offer = Offer(market, 4.0, 16.0, price_uusd_per_h=3_600_000, on_demand_uusd_per_h=3_600_000)
+    history.job("j").node("n", 0.0, 0.0, 3600.0, offer=offer).hold("j", "n", 0.0, {"CPU": 2.0})
+    found = receipt(history.ledger, "j", 3600.0)
+    assert found.footprint is not None
+    share = found.total_uusd / 3_600_000
+    assert found.footprint.kwh == pytest.approx(share * (4 * 2.1 + 16 * 0.392) * 1.12 / 1000, rel=0.01)
+
+
+def test_a_job_that_held_nothing_took_nothing(history: Any) -> None:
+    found = receipt(history.job("j").ledger, "j", 10.0)
+    assert found.footprint is None
+    assert "kWh" not in render_receipt(found)
