@@ -32,6 +32,7 @@ from pathlib import Path
 
 import numpy as np
 from bars import Bar, show
+from contracting.calibration import Asking, table
 from contracting.optimum import optimum
 from contracting.ours import Ours
 from contracting.peers import Greedy, OnDemand, UniformProgress
@@ -39,6 +40,7 @@ from contracting.world import Chooser, Flags, Task, play
 
 MAX_MS = 5.0
 LATE_S = 1e-3
+MAX_ERROR = 0.1
 PEERS: dict[str, Callable[[Task], Chooser]] = {
     "on-demand": OnDemand,
     "greedy": Greedy,
@@ -106,13 +108,15 @@ def measure(traces: Sequence[Trace], deadline_h: float, restart_h: float, option
         task = Task(options.work_h * 3600.0, deadline_h * 3600.0, restart_h * 3600.0, trace.gap_s, options.spot_price)
         for window in windows(trace, task, options.every_h):
             ours = Ours(task, len(window))
-            players = {**{name: make(task) for name, make in PEERS.items()}, "ours": ours}
-            for name, player in players.items():
+            asking = Asking(ours, len(costs["optimum"]))
+            players = {name: make(task) for name, make in PEERS.items()}
+            for name, player in {**players, "ours": asking if options.calibration else ours}.items():
                 run = play(task, window, player)
                 costs[name].append(run.cost)
                 misses[name] += run.finish_s > task.deadline_s + LATE_S
             costs["optimum"].append(optimum(task, window))
             options.took_s.extend(ours.took_s)
+            options.outcomes.extend(asking.outcomes(run))  # ours was the last
     return Setting(deadline_h, restart_h, costs, misses)
 
 
@@ -158,6 +162,15 @@ def bars_of(settings: Sequence[Setting], took_s: Sequence[float], most: float) -
     ]
 
 
+def calibration(options: argparse.Namespace) -> list[Bar]:
+    if not options.outcomes:
+        return []
+    lines, error = table(options.outcomes)
+    print("\n".join(lines), file=sys.stderr)
+    name = "calibration: |stated - kept|, mean of all cases"
+    return [Bar(name, error, {}, MAX_ERROR, error, f"<= {MAX_ERROR}", error <= MAX_ERROR)]
+
+
 def numbers(text: str) -> list[float]:
     return [float(part) for part in text.split(",")]
 
@@ -178,7 +191,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--calibration", action="store_true", help="also the table of stated probabilities")
     parser.add_argument("--seed", type=int, default=1, help="of traces that are made up")
     parser.add_argument("--json", action="store_true")
-    return parser.parse_args(arguments, argparse.Namespace(took_s=[]))
+    return parser.parse_args(arguments, argparse.Namespace(took_s=[], outcomes=[]))
 
 
 def traces_of(options: argparse.Namespace) -> list[Trace]:
@@ -207,7 +220,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise SystemExit(f"no trace is as long as the deadline of {deadline_h:g} h")
             tell(setting)
             settings.append(setting)
-    return show(bars_of(settings, options.took_s, 1.15 if options.markets else 1.08), options.json)
+    bars = bars_of(settings, options.took_s, 1.15 if options.markets else 1.08)
+    return show([*bars, *calibration(options)], options.json)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 State: work left, slack (time left - work left), and what there is: nothing, a spot machine, or an on-demand machine
 while spot is or is not to be had; each spell young or old (odds.py). Working takes work and leaves the slack; being
-idle takes slack and leaves the work; a new machine costs `restart_h` of slack, and its price for that long. With less slack
-than one restart only a running on-demand machine is in time. Along the work w, with rate r at which something happens
-whose value is R:
+idle takes slack and leaves the work; a new machine costs `restart_h` of slack, and its price for that long. With less
+slack than one restart only a running on-demand machine is in time. Along the work w, with rate r at which something
+happens whose value is R:
 
     V' = price + r (R - V)   ->   V(w) = e^(-r h) V(w - h) + ...       exact for R that is linear between the points
 

@@ -86,10 +86,13 @@ class Sightings:
         """Whether a machine was lost since the last look."""
         was_up, is_lost = self.is_up, False
         if was_up is not None:
-            index = slot(was_up, (self.at_s - self.since_s) / 3600.0)
-            self.hours[index] += max(0.0, at_s - self.at_s) / 3600.0
+            passed_h = max(0.0, at_s - self.at_s) / 3600.0
+            age_h = self.age_h(self.at_s)
+            young_h = min(passed_h, max(0.0, YOUNG_H - age_h))
+            self.hours[slot(was_up, 0.0)] += young_h
+            self.hours[slot(was_up, YOUNG_H)] += passed_h - young_h
             if was_up != is_up:
-                self.ends[index] += 1.0
+                self.ends[slot(was_up, age_h + passed_h)] += 1.0
                 self.since_s, is_lost = at_s, was_up
         self.is_up, self.at_s = is_up, at_s
         return is_lost

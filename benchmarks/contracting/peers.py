@@ -30,7 +30,7 @@ class Greedy:
 
 class UniformProgress:
     """Safety net: with 2 d of slack or less, on-demand to the end. Exploitation: who is on spot stays until it is
-    taken. Uniform progress: behind the straight line from nothing to all, on-demand where there is no spot; ahead of it,
+    taken. Uniform progress: behind the straight line from nothing to all, on-demand where there is no spot; ahead,
     nothing. Taking risks: spot whenever there is some. Hysteresis: who is on on-demand leaves it when the progress is
     that of 2 d later."""
 

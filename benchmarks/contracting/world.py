@@ -39,6 +39,7 @@ class Sight:
     place: int
     warming_s: float  # of the place: time that still passes without progress
     has_spot: NDArray[np.bool_]  # by market
+    spent: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def play(task: Task, has_spot: Flags, choose: Chooser) -> Run:
         now = has_spot[:, tick]
         if place >= 0 and not now[place]:
             place, warming_s = NOTHING, 0.0
-        wanted = choose(Sight(tick, tick * task.gap_s, left_s, place, warming_s, now))
+        wanted = choose(Sight(tick, tick * task.gap_s, left_s, place, warming_s, now, cost))
         if wanted >= 0 and not now[wanted]:
             raise ValueError(f"market {wanted} has nothing at tick {tick}")
         if wanted != place:

@@ -1,0 +1,123 @@
+"""Answers before money is spent, and the command that asks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tradewind.autoscaler.contract import ContractView, SpotMarket
+from tradewind.autoscaler.contract.plan import plan
+from tradewind.planning import speeds
+
+H = 3600.0
+USD = 1_000_000
+VIEW = ContractView(
+    now_s=1000.0,
+    work_left_s=48 * H,
+    restart_s=360.0,
+    tick_s=300.0,
+    on_demand_key="on-demand",
+    on_demand_uusd_per_h=3 * USD,
+    spot=(SpotMarket("spot", 1 * USD, is_open=False),),
+)
+
+
+def asked(deadline_h: float | None = None, budget_usd: float | None = None) -> ContractView:
+    deadline_s = None if deadline_h is None else VIEW.now_s + deadline_h * H
+    budget = None if budget_usd is None else round(budget_usd * USD)
+    return replace(VIEW, deadline_at_s=deadline_s, budget_left_uusd=budget)
+
+
+def test_a_feasible_contract_has_figures_that_fit_together() -> None:
+    found = plan(asked(70.0, 200.0), plays=100)
+    assert found.is_feasible
+    assert found.outlook is not None
+    low, high = found.outlook.cost_range_uusd
+    assert found.least_uusd == 48 * USD <= low <= found.outlook.cost_uusd <= high <= 150 * USD
+    assert found.outlook.finish_range_s[1] <= 70 * H
+    assert found.outlook.chance >= 0.97  # a stock-out of on-demand is counted in
+
+
+def test_more_time_never_costs_more_and_the_cheapest_deadline_lies_on_the_curve() -> None:
+    found = plan(asked(70.0), plays=20)
+    costs = [point.cost_uusd for point in found.curve]
+    assert costs == sorted(costs, reverse=True)
+    assert found.cheapest_deadline_s in [point.deadline_s for point in found.curve]
+    assert costs[0] <= 48.2 * 3 * USD
+
+
+@pytest.mark.parametrize(
+    ("deadline_h", "budget_usd", "what", "remedy"),
+    [
+        (24.0, None, "too short", "2.0 times the speed"),
+        (-1.0, None, "in the past", "from now at least"),
+        (70.0, 40.0, "below the least that it can cost, $48.00", "a budget of"),
+    ],
+)
+def test_what_cannot_be_kept_says_what_would_help(
+    deadline_h: float, budget_usd: float | None, what: str, remedy: str
+) -> None:
+    found = plan(asked(deadline_h, budget_usd))
+    assert not found.is_feasible
+    assert found.outlook is None
+    assert what in found.summary
+    assert remedy in found.remedies[0]
+
+
+def test_an_unlikely_contract_says_so() -> None:
+    found = plan(asked(50.0, 60.0), plays=100)
+    assert found.is_feasible
+    assert "unlikely" in found.summary
+    assert "nine of ten" in found.remedies[0]
+
+
+def test_speeds_of_a_job() -> None:
+    from tradewind.model import JobSpec
+
+    job = JobSpec("job", "python train.py", min_workers=2, max_workers=4)
+    found = speeds(job, 1.0)
+    assert found[1:] == pytest.approx((2.0, 3.0, 4.0))
+    assert found[0] < 1e-6  # fewer than the least is no size
+    assert speeds(job, 0.9)[3] / speeds(job, 0.9)[1] == pytest.approx(1.8)
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> str:
+    path = tmp_path / "job.yaml"
+    path.write_text("name: x\nentrypoint: python train.py\nworkers: 1..4\nresources: {gpu: 1}\n")
+    return str(path)
+
+
+def run(*words: str) -> tuple[int, str]:
+    from tradewind.cli import cli
+
+    found = CliRunner().invoke(cli, ["plan", *words])
+    return found.exit_code, found.output
+
+
+def test_the_command_answers(job_file: str) -> None:
+    code, text = run(job_file, "--work", "48h", "--deadline", "60h", "--budget", "100")
+    assert code == 0
+    assert text.startswith("Yes: the contract can be kept")
+    assert "Cheapest deadline" in text
+
+
+def test_the_command_answers_programs(job_file: str) -> None:
+    code, text = run(job_file, "--work", "48h", "--deadline", "6h", "--json")
+    assert code == 0
+    found = json.loads(text)
+    assert found["is_feasible"] is False
+    assert "too short" in found["summary"]
+
+
+def test_no_machine_for_it_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("name: x\nentrypoint: python train.py\nworkers: 1\nresources: {gpu: 5000}\n")
+    code, text = run(str(path), "--work", "1h")
+    assert code == 1
+    assert "no machine that holds one worker" in text
+    assert "Hint" in text
