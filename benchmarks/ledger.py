@@ -225,7 +225,7 @@ def month_bars(nodes: int, days: int, prices: Path | None) -> list[Bar]:
     now_s = days * 86_400.0
     fold_s += timed(lambda: (ledger.accounts(now_s), summary(ledger, "day", now_s)))  # as a controller that starts
     gc.collect()
-    gc.freeze()  # as the journal does: what was folded stays, the collector need not look at it again and again
+    gc.freeze()  # as the service does after it has read its log
     kept_mib = (memory().rss - before) / 2**20
     what = f"{nodes:,} nodes x {days} days, {seen:,} events"
     slowest_s = {name: max(times) for name, times in _asked(ledger, now_s).items()}

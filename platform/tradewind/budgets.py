@@ -25,6 +25,7 @@ from tradewind.units import format_usd
 
 # A launch that was admitted is on record long before this: until then, it counts although the record does not have it.
 ADMITTED_S = 10.0
+REFUSED_S = 60.0  # for so long, what a budget does not pay for is not tried again
 
 
 class BudgetKeeper:
@@ -37,6 +38,7 @@ class BudgetKeeper:
         self._one = threading.Lock()
         self._purses = Purses((), {})
         self._admitted: deque[tuple[float, int, tuple[str, ...]]] = deque()
+        self._refused: dict[str, tuple[float, str]] = {}  # until when, and why
         self._said: set[tuple[str, str, int]] = set()
 
     def tick(self, stop: Callable[[str], object]) -> None:
@@ -52,14 +54,19 @@ class BudgetKeeper:
 
     def admit(self, offer: Offer, job_ids: Collection[str]) -> str:
         with self._one:
-            why = self._purses.admit(offer, job_ids)
-            if not why:
-                self._admitted.append((self._clock(), offer.price_uusd_per_h or 0, tuple(job_ids)))
+            why, now_s = self._purses.admit(offer, job_ids), self._clock()
+            if why:
+                self._refused.update((job_id, (now_s + REFUSED_S, why)) for job_id in job_ids)
+            else:
+                self._admitted.append((now_s, offer.price_uusd_per_h or 0, tuple(job_ids)))
             return why
 
     def closed(self) -> dict[str, str]:
+        """Who was refused a moment ago is not planned for again at every tick."""
         with self._one:
-            return self._purses.closed()
+            now_s = self._clock()
+            self._refused = {job_id: known for job_id, known in self._refused.items() if known[0] > now_s}
+            return {job_id: why for job_id, (_, why) in self._refused.items()} | self._purses.closed()
 
     def resume(self, job_id: str, request: ResumeRequest) -> JobSpec | None:
         """The spec of a job that goes on with one that is over; None: the budget of one that is not was changed."""
@@ -70,12 +77,13 @@ class BudgetKeeper:
             if isinstance(found, JobSpec):
                 return found
             self._journal.record(found)
+            self._refused.pop(job_id, None)
             return None
 
     def _look(self, open_jobs: dict[str, str]) -> Purses:
         """Under the lock from the record to the new purses: no launch is admitted in between by the old ones."""
-        now_s = self._clock()
         with self._one, self._journal.reading() as (_, ledger):
+            now_s = self._clock()
             while self._admitted and self._admitted[0][0] < now_s - ADMITTED_S:
                 self._admitted.popleft()
             admitted = [(price, job_ids) for _, price, job_ids in self._admitted]

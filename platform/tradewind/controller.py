@@ -266,8 +266,8 @@ class Controller:
             return node_infos(fleet, Costs.of(ledger.accounts(time.time())))
 
     def status(self) -> FleetStatus:
-        now_s = time.time()
         with self.journal.reading() as (fleet, ledger):
+            now_s = time.time()  # here: moments that the ledger is asked about come in order
             costs = Costs.of(ledger.accounts(now_s))
             shown = [*[job for job in fleet.jobs.values() if is_over(job.state)][-RECENT_JOBS:], *fleet.open_jobs]
             nodes = tuple(info for info in node_infos(fleet, costs) if is_alive(info.state))

@@ -7,6 +7,7 @@ Ctrl-C or `tradewind down`. A controller that was killed leaves heads and nodes 
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import logging
 import os
@@ -227,6 +228,8 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
     parent_pid = os.getppid() if ephemeral else None
     with ExitStack() as stack:
         journal = Journal.load(stack.enter_context(EventLog.open(place.folder / "events.db")))
+        gc.collect()
+        gc.freeze()  # what was folded stays: of a long log, the collector would take long to look at it again and again
         if config.cloud_names:
             opened = _open_clouds(place, config, journal, stack)
         else:

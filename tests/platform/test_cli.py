@@ -45,6 +45,9 @@ ASKING = {
     "why node": ["why", "node", "n1"],
     "cost": ["cost"],
     "cost job": ["cost", "train-1"],
+    "cost by tenant": ["cost", "tenant"],
+    "cost focus": ["cost", "--focus"],
+    "resume": ["resume", "train-1", "--budget", "+5"],
     "watch": ["watch", "--for", "0.3s"],
     "preempt": ["preempt", "n1"],
     "down": ["down", "--yes"],
@@ -477,3 +480,48 @@ def test_a_mistake_in_a_job_starts_no_controller(run: Run, place: FleetHome) -> 
     result = run("submit", "--workers", "4..2", "--", "true")
     assert result.exit_code == 1
     assert not place.folder.exists()
+
+
+# --- cost ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", ["job", "tenant", "team", "market", "cloud", "day", "label"])
+def test_cost_by_a_word_as_table_csv_and_json(run: Run, fake: FakeController, word: str) -> None:
+    table, rows, values = run("cost", word), run("cost", word, "--csv"), run("cost", word, "--json")
+    assert (table.exit_code, rows.exit_code, values.exit_code) == (0, 0, 0), table.stderr + rows.stderr + values.stderr
+    assert table.stdout.startswith(f"Cost by {word} (simulated)")
+    assert rows.stdout.startswith(f"{word},cost_usd,")
+    found = json.loads(values.stdout)
+    assert sum(line["cost_uusd"] for line in found["lines"]) == found["total"]["cost_uusd"]
+
+
+def test_cost_as_focus_and_as_a_page(run: Run, fake: FakeController, tmp_path: Path) -> None:
+    focus, page = run("cost", "--focus"), run("cost", "--html", str(tmp_path / "cost.html"), "--since", "7d")
+    assert (focus.exit_code, page.exit_code) == (0, 0), focus.stderr + page.stderr
+    assert focus.stdout.startswith("AvailabilityZone,BilledCost,")
+    assert "Cost of" in (tmp_path / "cost.html").read_text()
+    assert run("cost", "--focus", "--json").exit_code == 2
+    assert run("cost", "train-1", "--csv").exit_code == 2
+
+
+def test_cost_reconcile_compares_with_a_bill(run: Run, fake: FakeController, tmp_path: Path) -> None:
+    bill = tmp_path / "bill.csv"
+    bill.write_text(run("cost", "--focus").stdout)
+    same = run("cost", "reconcile", str(bill), "--tolerance", "50")  # the node goes on being billed meanwhile
+    assert same.exit_code == 0, same.stdout + same.stderr
+    head, *rows = bill.read_text().splitlines()
+    bill.write_text("\n".join([head, *(row.replace("i-n1", "i-other") for row in rows)]))
+    other = run("cost", "reconcile", str(bill), "--json")
+    assert other.exit_code in (0, 1)
+    assert json.loads(other.stdout)["billed_uusd"] >= 0
+
+
+def test_resume_raises_a_budget_or_goes_on(run: Run, fake: FakeController) -> None:
+    assert run("resume", "train-1", "--budget", "+5").exit_code == 0
+    with fake.ledger() as (ledger, _):
+        assert ledger.jobs["train-1"].budget_uusd == 5_000_000 + ledger.job_cost("train-1", fake.now_s)
+    fake.stop("train-1")
+    done = run("resume", "train-1", "--budget", "+20", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["job_id"] == "train-2"
+    assert run("resume", "train-1", "--budget", "much").exit_code == 1

@@ -1,0 +1,175 @@
+"""Budgets in a running controller: the real journal, agent and loop, on a Ray and a cloud in memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tradewind.agent import Agent
+from tradewind.api_requests import ResumeRequest
+from tradewind.autoscaler.clock import FakeClock
+from tradewind.autoscaler.loop import Loop
+from tradewind.autoscaler.testing import FakeCloud, FakeRay, make_offer
+from tradewind.autoscaler.view import LoopSettings
+from tradewind.cells.cell import Cell
+from tradewind.controller import Controller
+from tradewind.cost.budget import Budgets
+from tradewind.cost.figures import summary
+from tradewind.errors import JobError
+from tradewind.events import DecisionRecorded
+from tradewind.fake_cell import FakeCoordinators, FakeJobs
+from tradewind.journal import Journal
+from tradewind.model import Contract, JobSpec
+from tradewind.states import JobState, is_over
+from tradewind.store import EventLog
+
+OFFER = make_offer("gcp/us-central1-a/g2", usd_per_h=0.36, cpus=4, gpus=1)  # 100 micro-dollars a second
+
+
+@dataclass
+class Head:
+    gcs_address: str = "127.0.0.2:20379"
+    dashboard_url: str = "http://127.0.0.1:8265"
+    env: dict[str, str] = field(default_factory=dict)
+    alive: bool = True
+
+
+class World:
+    def __init__(self, folder: Path, budgets: Budgets) -> None:
+        self.clock = FakeClock(time.time())
+        self.cloud, self.jobs = FakeCloud(self.clock, [OFFER]), FakeJobs()
+        self.ray = FakeRay(self.clock, [self.cloud])
+        self.jobs.obeys = True
+        self.journal = Journal.load(EventLog.open(folder / "events.db"))
+        fleet = self.journal.fleet.cell("local")
+        agent = Agent("g", "d", folder, self.journal.record, fleet)
+        agent.jobs, agent.coordinators = self.jobs, FakeCoordinators()
+        loop = Loop(
+            clock=self.clock,
+            record=self.journal.record,
+            fleet=fleet,
+            ray=self.ray,
+            providers={"gcp": self.cloud},
+            prices=self.cloud,
+            settings=LoopSettings(fleet="test", idle_timeout_s=20.0, min_node_life_s=20.0),
+            wishes=agent.wishes,
+        )
+        self.cell = Cell("local", "local", "here", Head(), agent, loop, {"gcp": self.cloud})  # type: ignore[arg-type]
+        cells, logs = {"local": self.cell}, folder / "job-logs"
+        self.controller = Controller("test", self.journal, cells, logs, 0.02, budgets=budgets)
+
+    def tick(self, after_s: float = 1.0) -> None:
+        """Jobs that are over let go of what they held."""
+        self.controller._tick(self.cell)
+        for job in self.journal.fleet.jobs.values():
+            if is_over(job.state):
+                self.ray.finish(job.job_id)
+        self.clock.sleep(after_s)
+
+    def start(self, job_id: str) -> None:
+        """Its driver asks Ray for a worker."""
+        self.tick()
+        self.jobs.move(self.submission(job_id), "RUNNING")
+        self.ray.submit({"GPU": 1.0}, job_id=job_id)
+
+    def submission(self, job_id: str) -> str:
+        return next(name for name in self.jobs.rows if name.startswith(job_id))
+
+    def submit(self, **contract: int) -> str:
+        spec = JobSpec(
+            name="train",
+            entrypoint="python train.py",
+            min_workers=1,
+            max_workers=1,
+            worker_resources={"GPU": 1},
+            contract=Contract(budget_uusd=contract.get("budget_uusd")),
+        )
+        return self.controller.submit(spec).job_id
+
+    @property
+    def spent_uusd(self) -> int:
+        return summary(self.journal.ledger, "label", self.clock.now_s()).total.cost_uusd
+
+    @property
+    def said(self) -> list[str]:
+        decided = [event for _, event in self.journal.log.read() if isinstance(event, DecisionRecorded)]
+        return [event.reason for event in decided if event.action == "budget"]
+
+
+def test_a_hundred_submissions_at_once_cannot_overspend(tmp_path: Path) -> None:
+    limit_uusd = 330_000  # pays for five nodes for ten minutes, not for six
+    world = World(tmp_path, Budgets(fleet_uusd=limit_uusd))
+    start = threading.Barrier(100)
+
+    def submit() -> None:
+        start.wait()
+        world.submit()
+
+    threads = [threading.Thread(target=submit) for _ in range(100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(world.journal.fleet.open_jobs) == 100
+    for job in world.journal.fleet.open_jobs:
+        world.ray.submit({"GPU": 1.0}, job_id=job.job_id)
+    most = 0
+    for _ in range(45):
+        world.tick(after_s=20.0)
+        most = max(most, len(world.journal.fleet.alive_nodes))
+        assert world.spent_uusd <= limit_uusd
+    assert most == 5
+    assert world.spent_uusd > 0.5 * limit_uusd  # it was used, and not passed
+    assert sum(text.startswith("50% is used") for text in world.said) == 1
+    world.journal.log.close()
+
+
+def test_a_job_saves_and_stops_at_its_budget_and_another_goes_on(tmp_path: Path) -> None:
+    world = World(tmp_path, Budgets())
+    job_id = world.submit(budget_uusd=100_000)
+    world.start(job_id)
+    for _ in range(100):
+        world.tick(after_s=20.0)
+        if world.controller.job(job_id).state is JobState.STOPPED:
+            break
+    assert world.controller.job(job_id).state is JobState.STOPPED
+    spent = world.journal.ledger.job_cost(job_id, world.clock.now_s())
+    assert 80_000 <= spent <= 100_000
+    assert [text.split(" ")[0] for text in world.said] == ["50%", "80%", "stopped,"]
+    with pytest.raises(JobError, match="is used") as refused:
+        world.controller.resume(job_id, ResumeRequest(budget_uusd=spent - 1))
+    assert "--budget +20" in refused.value.hint
+    fresh = world.controller.resume(job_id, ResumeRequest(add_uusd=20_000_000))
+    record = world.journal.fleet.jobs[fresh.job_id]
+    assert record.spec.continues == job_id
+    assert record.spec.contract.budget_uusd == 20_000_000 + 100_000 - spent
+    world.tick()
+    assert f"export TRADEWIND_RUN={job_id}" in world.jobs.rows[world.submission(fresh.job_id)].entrypoint
+    world.journal.log.close()
+
+
+def test_the_budget_of_a_job_that_runs_is_raised_in_place(tmp_path: Path) -> None:
+    world = World(tmp_path, Budgets())
+    job_id = world.submit(budget_uusd=100_000)
+    info = world.controller.resume(job_id, ResumeRequest(add_uusd=50_000))
+    assert info.job_id == job_id
+    assert world.journal.ledger.jobs[job_id].budget_uusd == 150_000
+    other = world.submit()
+    with pytest.raises(JobError, match="has no budget"):
+        world.controller.resume(other, ResumeRequest())
+    world.journal.log.close()
+
+
+def test_what_a_used_budget_holds_back_is_told(tmp_path: Path) -> None:
+    world = World(tmp_path, Budgets())
+    job_id = world.submit(budget_uusd=1000)  # more than nothing, less than a node for ten minutes
+    for _ in range(3):
+        world.tick()
+    assert world.journal.fleet.nodes == {}
+    reasons = {line.hold for line in world.controller.status().demand}
+    assert any(f"budget of job {job_id}" in reason for reason in reasons)
+    world.journal.log.close()
