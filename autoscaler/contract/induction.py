@@ -177,11 +177,13 @@ class _Induction:
         """The values at a smaller slack; None where there is not slack enough."""
         if slack_h < self.slacks_h[0] - 1e-12:
             return None
+        found: Values
         if not row:
-            return rows[0]
+            found = rows[0]
+            return found
         low = min(max(bisect_right(self.slacks_h, slack_h, 0, row) - 1, 0), row - 1)
         part = (slack_h - self.slacks_h[low]) / (self.slacks_h[low + 1] - self.slacks_h[low])
-        found: Values = rows[low] + part * (rows[low + 1] - rows[low])
+        found = rows[low] + part * (rows[low + 1] - rows[low])
         return found
 
     def _starts(self, row: int, slack_h: float) -> Values | None:

@@ -22,7 +22,7 @@ from tradewind.cli_catalog import use_lists
 @click.option("--cloud", help="Only there.")
 @json_option
 @click.pass_obj
-def plan(options: Options, job_file: str, work_s: float, restart_s: float, as_json: bool, **given: Any) -> None:
+def plan(options: Options, /, job_file: str, work_s: float, restart_s: float, as_json: bool, **given: Any) -> None:
     """Can a contract be kept, and what will it cost? Before anything is bought.
 
     \b
