@@ -322,6 +322,10 @@ class ControllerPort(Protocol):
         """What it printed from byte `offset` on; with `tail`, the last so many lines instead."""
         ...
 
+    def node_log(self, launch_id: str) -> str:
+        """What its machine wrote while it booted; a beginning of the id is enough."""
+        ...
+
     def receipt(self, job_id: str) -> dict[str, Any]:
         """JSON of cost.receipt.Receipt."""
         ...

@@ -100,14 +100,21 @@ def jobs(options: Options, only_open: bool, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("job_id", metavar="JOB")
+@click.argument("words", nargs=-1, required=True, metavar="JOB | node NODE")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job ends.")
 @click.option("--tail", "-n", type=click.IntRange(0), metavar="LINES", help="Only the last lines.")
 @click.pass_obj
-def logs(options: Options, job_id: str, follow: bool, tail: int | None) -> None:
-    """Print what a job printed."""
+def logs(options: Options, words: tuple[str, ...], follow: bool, tail: int | None) -> None:
+    """Print what a job printed, or what a node's machine wrote while it booted."""
+    is_node = len(words) == 2 and words[0] == "node"
+    if not is_node and len(words) != 1:
+        raise click.UsageError("name one job, or `node` and a node")
     with options.connect() as fleet:
-        job = fleet.job(job_id)
+        if is_node:
+            lines = fleet.node_log(words[1]).splitlines(keepends=True)
+            _print_logs(lines if tail is None else lines[max(0, len(lines) - tail) :])
+            return
+        job = fleet.job(words[0])
         _print_logs(job.logs(follow=True, tail=tail) if follow else [job.logs(tail=tail)])
 
 

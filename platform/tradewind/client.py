@@ -213,6 +213,10 @@ class Fleet:
         path = "/v1/why/now" if about == "now" else f"/v1/why/{about}/{quote(subject, safe='')}"
         return self.wire.get(path, Story, last=last)
 
+    def node_log(self, launch_id: str) -> str:
+        """What a node's machine wrote while it booted: why it did not come up. A beginning of its id is enough."""
+        return self.wire.get(f"/v1/nodes/{quote(launch_id, safe='')}/log", str)
+
     def forecast(self, what: str = "", hours: float = FORECAST_HOURS, most: int = FORECAST_SERIES) -> ForecastReport:
         """Demand of each tenant and shape: its past, quantiles of what is coming, and how good they have been.
 

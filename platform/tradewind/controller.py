@@ -57,6 +57,7 @@ from tradewind.job_logs import JobLogs
 from tradewind.journal import Journal
 from tradewind.logfile import read_chunk, tail_offset
 from tradewind.model import JobSpec
+from tradewind.node_logs import node_log
 from tradewind.states import JOB_TRANSITIONS, JobState, is_alive, is_over
 from tradewind.views import (
     Costs,
@@ -258,6 +259,12 @@ class Controller:
             if chunk.text or over or time.monotonic() >= until_s or self._closing.is_set():
                 return chunk
             time.sleep(LOG_POLL_S)
+
+    def node_log(self, launch_id: str) -> str:
+        with self.journal.reading() as (fleet, _):
+            node = fleet.nodes[pick(launch_id, fleet.nodes, node_not_found)]
+        cell = self.cells.get(node.cell)
+        return node_log(cell, node) if cell else f"cell {node.cell} is no longer part of the fleet\n"
 
     # --- views ---------------------------------------------------------------------------------------------------
 

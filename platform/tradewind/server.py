@@ -136,6 +136,10 @@ def _fleet_routes(port: ControllerPort, closing: threading.Event) -> APIRouter:
     def nodes() -> list[NodeInfo]:
         return list(port.nodes())
 
+    @routes.get("/nodes/{launch_id}/log", summary="What its machine wrote while it booted")
+    def node_log(launch_id: str) -> str:
+        return port.node_log(launch_id)
+
     @routes.get("/bill", summary="What the fleet cost, by label, job, market and node")
     def bill() -> dict[str, Any]:
         return port.bill()

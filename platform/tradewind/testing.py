@@ -204,6 +204,11 @@ class FakeController:
                 return node_story(scene, pick(subject, self._state.nodes, node_not_found), lines)
             return job_story(scene, pick(subject, self._state.jobs, job_not_found), lines)
 
+    def node_log(self, launch_id: str) -> str:
+        with self._news:
+            self._check()
+            return f"console of {pick(launch_id, self._state.nodes, node_not_found)}\n"
+
     def forecast(self, what: str = "", hours: float = FORECAST_HOURS, most: int = FORECAST_SERIES) -> ForecastReport:
         """The real one, over the events that it was given; nothing is bought ahead."""
         with self._news:

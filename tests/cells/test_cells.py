@@ -350,3 +350,14 @@ def test_a_job_with_workers_that_fit_nowhere_is_placed_where_it_is_told_why(flee
     assert "no cell sells what fits" in placed[0].reason
     assert fleet.controller.job(job_id).cell
     assert any("64" in line.what for line in fleet.controller.status().demand)
+
+
+def test_what_a_machine_wrote_is_shown_and_what_cannot_be_had_is_said(fleet: FleetWorld) -> None:
+    fleet.settle()
+    [head] = fleet.places[AWS].heads
+    fleet.places[AWS].line._doubt()  # nobody takes calls in this world
+    told = fleet.controller.node_log(head[:8])
+    assert f"console of {head}" in told
+    assert "its agent does not answer" in told
+    fleet.places[AWS].cloud.forget(head)
+    assert "no node" in fleet.controller.node_log(head)

@@ -425,3 +425,12 @@ def test_a_name_from_a_command(entrypoint: str, name: str) -> None:
 def test_a_working_folder_that_is_none_is_told() -> None:
     with pytest.raises(errors.ConfigError, match="not a folder"):
         build_spec("x", now_s=0.0, working_dir="/no/such/folder")
+
+
+def test_what_a_nodes_machine_wrote_is_asked_for_by_the_beginning_of_its_id(
+    fleet: tw.Fleet, fake: FakeController
+) -> None:
+    fake.add_node("tw-abc")
+    assert fleet.node_log("tw-a") == "console of tw-abc\n"
+    with pytest.raises(errors.NotFound):
+        fleet.node_log("tw-unknown")
