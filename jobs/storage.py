@@ -158,7 +158,7 @@ class ObjectStore:
     def read_into(self, path: str, start: int, target: memoryview) -> int:
         with self._fs.open_input_file(self._path(path)) as file:
             if start:
-                file.seek(min(start, file.size()))  # Google's client asks once more for it, and holds the GIL meanwhile
+                file.seek(min(start, file.size()))  # Google's client asks once more for it
             return _fill(file, target)
 
     def listing(self, path: str = "") -> Mapping[str, int | None]:
