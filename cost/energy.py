@@ -20,6 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 
 FACTS = Path(__file__).parent / "data" / "energy.csv"
+# These are usual orders of magnitude, not checked against a source.
 IDLE_SHARE = 0.2  # of its wattage that a card takes while it does nothing
 VCPU_IDLE_W, VCPU_BUSY_W = 0.7, 3.5  # of a server core, mean of current generations
 WATTS_PER_GIB = 0.392  # of memory

@@ -1,6 +1,7 @@
 """Facts about instance types that the CSV lists do not have: what GCP's machines carry, TPU hosts, network speeds.
 
-As the clouds publish them (November 2026). Network is that of one host, all cards together, at its best.
+Network is the nominal one of a host, all cards together. Network and card memory were written down without a check
+against the clouds' pages: look them up before you rely on them.
 """
 
 from __future__ import annotations

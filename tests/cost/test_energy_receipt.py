@@ -41,7 +41,7 @@ def test_half_of_the_accelerators_is_half_of_the_electricity(history: Any) -> No
 def test_a_node_without_accelerators_is_shared_by_what_was_paid(history: Any) -> None:
     market = Market("gcp", "us-central1", "us-central1-a", "e2-standard-4", Capacity.ON_DEMAND)
     offer = Offer(market, 4.0, 16.0, price_uusd_per_h=3_600_000, on_demand_uusd_per_h=3_600_000)
-    history.job("j").node("n", 0.0, 0.0, 3600.0, offer=offer).hold("j", "n", 0.0, {"CPU": 2.0})
+    history.job("j", foreign=True).node("n", 0.0, 0.0, 3600.0, offer=offer).hold("j", "n", 0.0, {"CPU": 2.0})
     found = receipt(history.ledger, "j", 3600.0)
     assert found.footprint is not None
     share = found.total_uusd / 3_600_000
