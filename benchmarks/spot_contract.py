@@ -15,7 +15,7 @@ world (contracting/world.py). Ours starts each job without any knowledge of the 
     optimum           knows the whole trace: dynamic program, exact
 
 Bars: no deadline missed; the mean over all settings of (mean cost / mean cost of the optimum) at most 1.08 (with
---markets 1.15); in no setting dearer than Uniform Progress on the mean; a decision in at most 5 ms of processor time,
+--markets 1.15); in no setting dearer than Uniform Progress on the mean; a decision in at most 5 ms,
 on the mean and at 99 %. --calibration also asks, at the start of each job and in its middle, how likely certain budgets
 are to be kept, and shows how many were. Exit status 1 where a bar does not hold.
 """

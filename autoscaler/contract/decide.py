@@ -19,6 +19,7 @@ from tradewind.units import format_duration, format_usd
 
 _EPSILON_S = 1e-3
 _FAR = 20.0  # slack of so many times the work is as good as no deadline
+_LOOKED_AT = 2  # spot markets, beside the one that the job is in
 _SIZES_PER_OCTAVE = 2  # tables answer for work and slack up to such steps
 _ON_DEMAND, _SPOT = Capacity.ON_DEMAND, Capacity.SPOT
 
@@ -77,7 +78,7 @@ class Size:
         self.age_h = max(open_h, default=view.together_age_h)
 
     def choices(self) -> Iterator[Choice]:
-        if self.slack_h + _EPSILON_S / 3600.0 < self._begin_h(_ON_DEMAND, self.view.on_demand_key)[0]:
+        if self.slack_h + _EPSILON_S / 3600.0 < self._begin_h(_ON_DEMAND, self.view.on_demand_key):
             return
         yield self._on_demand()
         if not self.is_up and self.net_s >= self.view.tick_s:
@@ -85,19 +86,27 @@ class Size:
             hours = table.at(table.idle, self.age_h >= YOUNG_H, self.work_h, self.slack_h)
             yield Choice("", None, self.replicas, hours * self.uusd)
         reaction_s = self.view.tick_s if self.view.reaction_s is None else self.view.reaction_s
-        for market in self.view.spot:
-            lost_h, _ = self._begin_h(_SPOT, market.key)
-            if market.is_open and self.net_s >= lost_h * 3600.0 + reaction_s:
+        for market in self._candidates():
+            lost_h = self._begin_h(_SPOT, market.key)
+            if self.net_s >= lost_h * 3600.0 + reaction_s:
                 yield self._spot(market, lost_h)
 
-    def _begin_h(self, capacity: Capacity, key: str) -> tuple[float, bool]:
-        """(time until work goes on there, whether the job is there already)"""
-        if self.here and self.here.key == key and self.here.capacity is capacity:
-            return self.warming_h, True
-        return self.restart_h, False
+    def _candidates(self) -> list[SpotMarket]:
+        """Open markets that are worth a table: where the job is, and the best ones by price and by how long they have
+        been open."""
+        found = sorted(
+            (each for each in self.view.spot if each.is_open), key=lambda each: (each.price_uusd_per_h, -each.age_h)
+        )
+        here = [each for each in found[_LOOKED_AT:] if self.here and each.key == self.here.key]
+        return found[:_LOOKED_AT] + here
+
+    def _begin_h(self, capacity: Capacity, key: str) -> float:
+        """Time until work goes on there."""
+        is_there = self.here and self.here.key == key and self.here.capacity is capacity
+        return self.warming_h if is_there else self.restart_h
 
     def _on_demand(self) -> Choice:
-        lost_h, _ = self._begin_h(_ON_DEMAND, self.view.on_demand_key)
+        lost_h = self._begin_h(_ON_DEMAND, self.view.on_demand_key)
         left_h = self.slack_h - lost_h
         hours = self.table().on_demand_h(self.work_h, left_h, self.is_up, self.age_h >= YOUNG_H) + lost_h
         return Choice(self.view.on_demand_key, _ON_DEMAND, self.replicas, hours * self.uusd)

@@ -21,7 +21,7 @@ YOUNG_H = 0.75
 PRIOR_PER_H = (1.2, 0.4, 1.0, 0.2)  # none: young, old; some: young, old
 PRIOR_ENDS = (3.0, 2.0, 3.0, 2.0)
 PRIOR_OTHER = 0.5  # where several markets are watched, and no loss was seen yet
-_STEPS_PER_OCTAVE = 3  # rates are rounded: a table that is solved serves for many ticks
+_STEPS_PER_OCTAVE = 2  # rates are rounded: a table that is solved serves for many ticks
 
 
 def slot(is_up: bool, age_h: float) -> int:
