@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def ask_before_spending(config: FleetConfig, *, yes: bool, dry_run: bool, as_json: bool) -> bool:
     """Checks, the price table, the question. False: it was only asked what it would cost."""
-    from tradewind.clouds.preflight import check_clouds
+    from tradewind.clouds.preflight import check_clouds, is_about_an_offer
     from tradewind.clouds.price_table import present_prices
     from tradewind.errors import ControllerError
     from tradewind.render import checks_text
@@ -27,6 +27,7 @@ def ask_before_spending(config: FleetConfig, *, yes: bool, dry_run: bool, as_jso
     failed = [check for check in check_clouds(config) if not check.ok]
     if failed:
         click.echo(checks_text(failed), err=True)
+    if not all(is_about_an_offer(check) for check in failed):
         hint = "mend what is told above; `tradewind doctor FILE` looks again"
         raise ControllerError("the fleet cannot come up", hint)
     table = present_prices(config)

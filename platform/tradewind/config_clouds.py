@@ -124,8 +124,8 @@ class AzureCloud(Section):
     image: str = Field(default="", description="publisher:offer:sku:version, or the id of an image.")
     identity: str = Field(default="", description="The id of the workers' identity: they read secret and data by it.")
     head_identity: str = Field(default="", description="Of heads; left out: as for workers.")
-    key_vault: Annotated[str, Field(pattern=r"^$|^https://\S+$")] = Field(
-        default="", description="Where the fleet's secrets are kept, https://NAME.vault.azure.net."
+    key_vault: Annotated[str, Field(pattern=r"^https://\S+$")] = Field(
+        description="Where the fleet's secrets are kept, https://NAME.vault.azure.net."
     )
     disk_gib: Annotated[Whole, Field(ge=30)] = 128
     disk_type: str = "Premium_LRS"

@@ -40,6 +40,7 @@ class Clouds:
             "azure": self.azure.url,
             "azure_prices": f"{self.azure.url}/api/retail/prices",
             "ca_file": self.azure.ca_file,
+            "vault": self.azure.url,
             "subscription": self.azure.subscription,
             "group": "tradewind",
             "eastus": self.azure.subnet("eastus"),

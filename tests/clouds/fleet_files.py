@@ -34,7 +34,7 @@ azure:
   endpoint_url: "{azure}"
   prices_url: "{azure_prices}"
   ca_file: "{ca_file}"
-  key_vault: https://fleet.vault.azure.net
+  key_vault: "{vault}"
   regions:
     - name: eastus
       subnet: {eastus}
@@ -53,6 +53,7 @@ DEFAULTS = {
     "group": "training",
     "azure_prices": "",
     "ca_file": "",
+    "vault": "https://fleet.vault.azure.net",
     "eastus": _SUBNET,
     "westus2": _SUBNET,
 }

@@ -113,6 +113,18 @@ def test_up_refuses_what_cannot_come_up(run: Run, file: Path, aws: AwsEmulator) 
     assert "ok  " not in done.stderr
 
 
+def test_a_quota_that_is_missing_is_told_and_stops_nothing(run: Run, file: Path, aws: AwsEmulator) -> None:
+    """Other offers may serve; the loop goes round what is refused."""
+    for region in aws.books.regions.values():
+        region.quotas.update(dict.fromkeys(region.quotas, 0.0))
+        region.quotas["L-3819A6DF"] = 0.0
+    done = run("up", str(file), "--dry-run")
+    assert done.exit_code == 0, done.output
+    assert "FAIL  aws us-east-1 quota L-3819A6DF" in done.stderr
+    assert "request-service-quota-increase" in done.stderr
+    assert "1 x A10G" in done.stdout
+
+
 # --- doctor ------------------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,10 @@ import pytest
 from emulated import Clouds, clouds
 
 from tradewind.autoscaler.providers.base import CloudState, LaunchSpec
-from tradewind.clouds import CellCloud, open_cells
+from tradewind.clouds import CellCloud, cells_of, open_cells
+from tradewind.clouds.preflight import check_clouds
+from tradewind.clouds.secret_stores import store_in
+from tradewind.clouds.sweep import places_of, remove_all, see
 from tradewind.model import LABEL_LAUNCH_ID, Offer, Role
 
 
@@ -64,3 +67,24 @@ def test_prices_of_a_cell(world: Clouds) -> None:
         assert {offer.market for offer in offers} == {offer.market for offer in cell.plan.offers} | (
             {offer.market for offer in cell.plan.heads} if cell.plan.cloud == "gcp" else set()
         )
+
+
+def test_all_clouds_pass_their_checks_and_keep_secrets_that_are_found_and_removed(world: Clouds) -> None:
+    types = ["g5.xlarge", "Standard_NC4as_T4_v3", "g2-standard-4"]
+    more = f"offers: [{', '.join(f'{{instance_type: {each}}}' for each in types)}]\n"
+    more += "head: {instance_type: {aws: m7i.large, gcp: e2-standard-4, azure: Standard_D2s_v5}}\n"
+    config = world.config("aws", "gcp", "azure", more=more)
+    checks = check_clouds(config, credentials=world.credentials)
+    assert [f"{check.name}: {check.found}" for check in checks if not check.ok] == []
+    assert {check.name.split()[0] for check in checks} == {"aws", "gcp", "azure"}
+    plans = cells_of(config)
+    for plan in plans:
+        store_in(config, plan, world.credentials[plan.cloud]).put(f"tradewind/research/{plan.name}/node", "text")
+    places = places_of(config, world.credentials)
+    seen = see(places)
+    assert seen.blind == ()
+    assert {str(thing) for thing in seen.found} == {
+        f"{plan.name}: secret tradewind/research/{plan.name}/node" for plan in plans
+    }
+    assert remove_all(places, seen.found, 60.0) == []
+    assert see(places).found == ()

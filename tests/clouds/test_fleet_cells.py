@@ -94,6 +94,7 @@ def test_the_head_is_the_cheapest_plain_machine_that_is_enough() -> None:
         assert first.memory_gib >= 16
         assert first.price_uusd_per_h == min(offer.price_uusd_per_h or 0 for offer in cell.heads)
         assert set(cell.heads) <= set(cell.known)
+        assert len({offer.market.instance_type for offer in cell.heads}) <= 3
 
 
 @pytest.mark.parametrize("head", ["m7i.xlarge", "{aws: m7i.xlarge, gcp: e2-standard-8}"])
@@ -174,6 +175,7 @@ def test_every_mistake_in_a_file_is_told_with_its_line_and_path() -> None:
         ("x.yaml:16", "gcp.project"),
         ("x.yaml:17", "gcp.regions[1].name"),
         ("x.yaml:18", "azure.subscription"),
+        ("x.yaml:18", "azure.key_vault"),
         ("x.yaml:19", "azure.resource_group"),
         ("x.yaml:20", "azure.regions[0].subnet"),
     ]

@@ -16,6 +16,7 @@ from tradewind.cost import catalog
 from tradewind.errors import ConfigError, Problem
 from tradewind.model import Capacity, Market, Offer
 
+HEAD_TYPES = 3  # the cheapest that are enough, should the first be sold out; dearer ones are a waste
 # Where the fleet file does not say what may be bought: accelerators that many have quota for, and plain machines.
 USUAL = ("L4", "T4", "A10G", "A100", "H100", "V100", "")
 
@@ -46,7 +47,9 @@ def heads_in(config: FleetConfig, cloud: str, region: str, zones: tuple[str, ...
         what = wanted or f"a machine with {config.head.vcpus:g} CPUs and {config.head.memory_gib:g} GiB"
         problem = Problem("fleet file", "head", f"the price list has no {what} in {cloud}'s {region}")
         raise ConfigError([problem], "choose another head.instance_type")
-    return tuple(sorted(fitting, key=_by_price))
+    cheapest = sorted(fitting, key=_by_price)
+    types = list(dict.fromkeys(offer.market.instance_type for offer in cheapest))[:HEAD_TYPES]
+    return tuple(offer for offer in cheapest if offer.market.instance_type in types)
 
 
 @contextmanager

@@ -30,8 +30,17 @@ def check_clouds(
 def _check_cell(config: FleetConfig, plan: CellPlan, credentials: Mapping[str, Any] | None) -> list[Check]:
     cell = open_cell(plan, lambda spec: spec.launch_id, credentials)
     found: Sequence[Check] = cell.provider.preflight()
-    named = [replace(check, name=f"{plan.cloud} {check.name.removeprefix(f'{plan.cloud} ')}") for check in found]
+    named = [replace(check, name=_named(plan.cloud, check.name)) for check in found]
     return named if any(not check.ok for check in named[:1]) else [*named, _secrets(config, plan, credentials)]
+
+
+def _named(cloud: str, name: str) -> str:
+    return name if name.startswith((f"{cloud} ", f"{cloud}/")) else f"{cloud} {name}"
+
+
+def is_about_an_offer(check: Check) -> bool:
+    """A quota, or a market: where one fails, others may serve. Everything else is needed by every node."""
+    return "quota" in check.name.lower() or "/" in check.name
 
 
 def _secrets(config: FleetConfig, plan: CellPlan, credentials: Mapping[str, Any] | None) -> Check:

@@ -62,7 +62,11 @@ def _elsewhere(plans: Sequence[CellPlan], credentials: Mapping[str, Any]) -> Cel
         settings = replace(settings, regions=tuple(AzureRegion(name, subnet) for name in names))
     else:
         settings = replace(settings, regions=tuple(names))
-    return replace(first, name=f"{first.cloud}, other regions", region="", settings=settings)
+    kinds = {offer.market.instance_type for offer in first.known}  # TPU slices are looked for where they are sold
+    sold = catalog.load().find(cloud=first.cloud)
+    offers = tuple(each for each in sold if each.market.region in names and each.market.instance_type in kinds)
+    name = f"{first.cloud}, other regions"
+    return replace(first, name=name, region="", settings=settings, offers=offers, heads=())
 
 
 def _regions(plan: CellPlan, credentials: Mapping[str, Any]) -> set[str]:
