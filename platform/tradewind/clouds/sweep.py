@@ -11,6 +11,7 @@ from typing import Any
 from tradewind.autoscaler.providers.aws_errors import translated
 from tradewind.autoscaler.providers.aws_settings import AwsRegion, AwsSettings
 from tradewind.autoscaler.providers.azure_settings import AzureRegion, AzureSettings
+from tradewind.autoscaler.providers.gcp_slice import PREFIX
 from tradewind.autoscaler.providers.secrets import SecretStore
 from tradewind.clouds.cells import CellPlan, cells_of
 from tradewind.clouds.leftovers import Leftover, Sight, look, remove
@@ -19,6 +20,7 @@ from tradewind.clouds.secret_stores import store_in
 from tradewind.config_models import FleetConfig
 from tradewind.cost import catalog
 from tradewind.errors import ProviderError
+from tradewind.model import Capacity
 
 END_TIMEOUT_S = 300.0
 
@@ -62,18 +64,17 @@ def _elsewhere(plans: Sequence[CellPlan], credentials: Mapping[str, Any]) -> Cel
         settings = replace(settings, regions=tuple(AzureRegion(name, subnet) for name in names))
     else:
         settings = replace(settings, regions=tuple(names))
-    kinds = {offer.market.instance_type for offer in first.known}  # TPU slices are looked for where they are sold
-    sold = catalog.load().find(cloud=first.cloud)
-    offers = tuple(each for each in sold if each.market.region in names and each.market.instance_type in kinds)
+    slices = {offer.market.instance_type for offer in first.offers if offer.market.instance_type.startswith(PREFIX)}
+    sold = (each for kind in sorted(slices) for each in catalog.load().find(cloud="gcp", instance_type=kind))
+    offers = tuple(each for each in sold if each.market.region in names)  # slices are looked for where they are sold
     name = f"{first.cloud}, other regions"
     return replace(first, name=name, region="", settings=settings, offers=offers, heads=())
 
 
 def _regions(plan: CellPlan, credentials: Mapping[str, Any]) -> set[str]:
     """AWS has regions that are closed until somebody opens them, and tells which are open; the others take any name."""
-    listed = {offer.market.region for offer in catalog.load().find(cloud=plan.cloud)}
     if not isinstance(plan.settings, AwsSettings):
-        return listed
+        return _listed(plan.cloud)
     from tradewind.autoscaler.providers.aws_clients import SdkClients
 
     clients = SdkClients(plan.settings.endpoint_url, credentials.get("aws"))
@@ -81,7 +82,11 @@ def _regions(plan: CellPlan, credentials: Mapping[str, Any]) -> set[str]:
         with translated("DescribeRegions", plan.region):
             return {each["RegionName"] for each in clients.get("ec2", plan.region).describe_regions()["Regions"]}
     except ProviderError:
-        return listed  # without this right: those that are not open say so, each by itself
+        return _listed(plan.cloud)  # without this right: those that are not open say so, each by itself
+
+
+def _listed(cloud: str) -> set[str]:
+    return {offer.market.region for offer in catalog.load().find("", cloud=cloud, capacity=Capacity.ON_DEMAND)}
 
 
 def see(places: Sequence[Place], known: Collection[str] = (), *, lives: bool = False) -> Sight:
