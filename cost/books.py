@@ -271,9 +271,9 @@ class Books:
             book.steady = (tuple(before), last)
 
     def _goes_on(self, node: NodeHistory, now_ms: int) -> bool:
-        """Nothing is known of it that lies ahead."""
-        known_ms = node.changes[-1][0] if node.changes else 0
-        return node.ended_ms is None and known_ms <= now_ms and not now_ms < self._queued_until_ms(node) < FOREVER_MS
+        """Nothing is known of it that lies ahead, or begins at this very moment: its stretch has no length yet."""
+        known_ms = max(node.changes[-1][0] if node.changes else -1, node.in_ray_from_ms or 0)
+        return node.ended_ms is None and known_ms < now_ms and not now_ms <= self._queued_until_ms(node) < FOREVER_MS
 
     def _queued_until_ms(self, node: NodeHistory) -> int:
         if not node.bought_for:

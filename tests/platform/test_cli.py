@@ -173,7 +173,11 @@ def test_watching_the_fleet_prints_events(run: Run, place: FleetHome) -> None:
     assert "node_gone n1: preempted" in done.stdout
 
 
-@pytest.mark.parametrize("args", [args for name, args in ASKING.items() if name not in ("logs", "watch")], ids=" ".join)
+@pytest.mark.parametrize(
+    "args",
+    [args for name, args in ASKING.items() if name not in ("logs", "watch") and "--focus" not in args],
+    ids=" ".join,
+)
 def test_json_is_json(run: Run, fake: FakeController, args: list[str]) -> None:
     done = run(*args, "--json")
     assert done.exit_code == 0, done.stderr

@@ -86,6 +86,7 @@ def test_the_openapi_document_lists_every_route_and_all_its_references_lead_some
         ("GET", "/v1/cost"),
         ("GET", "/v1/cost/report"),
         ("GET", "/v1/cost/focus"),
+        ("GET", "/v1/nodes/{launch_id}/log"),
         ("GET", "/metrics"),
         ("POST", "/v1/jobs/{job_id}/resume"),
         ("GET", "/v1/events"),
