@@ -48,8 +48,8 @@ def heads_in(config: FleetConfig, cloud: str, region: str, zones: tuple[str, ...
         problem = Problem("fleet file", "head", f"the price list has no {what} in {cloud}'s {region}")
         raise ConfigError([problem], "choose another head.instance_type")
     cheapest = sorted(fitting, key=_by_price)
-    types = list(dict.fromkeys(offer.market.instance_type for offer in cheapest))[:HEAD_TYPES]
-    return tuple(offer for offer in cheapest if offer.market.instance_type in types)
+    cheap = list(dict.fromkeys(offer.market.instance_type for offer in cheapest))[:HEAD_TYPES]
+    return tuple(offer for offer in cheapest if offer.market.instance_type in cheap)
 
 
 @contextmanager
