@@ -14,8 +14,10 @@ from tradewind.clouds.secret_stores import store_in
 from tradewind.clouds.sweep import places_of, remove_all, see
 from tradewind.model import LABEL_LAUNCH_ID, Offer, Role
 
+pytestmark = pytest.mark.slow  # SDKs of all clouds, over HTTP
 
-@pytest.fixture(scope="module")
+
+@pytest.fixture
 def world() -> Iterator[Clouds]:
     with clouds() as found:
         yield found

@@ -24,6 +24,8 @@ from tradewind.clouds.sweep import places_of, see
 from tradewind.emulators.aws_books import Part
 from tradewind.model import LABEL_LAUNCH_ID
 
+pytestmark = pytest.mark.slow  # SDKs of all clouds, over HTTP
+
 IAM = Path(__file__).parents[2] / "cluster-configs/iam"
 
 

@@ -24,6 +24,8 @@ from tradewind.home import FleetHome
 from tradewind.model import LABEL_LAUNCH_ID, Role
 from tradewind.testing import FakeController, served
 
+pytestmark = pytest.mark.slow  # SDKs of all clouds, over HTTP
+
 FILE = Path(__file__).parents[2] / "cluster-configs/aws-gpu-spot.yaml"
 HEAD_TAGS = {"ray-node-type": "head"}
 
