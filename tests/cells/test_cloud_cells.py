@@ -86,6 +86,7 @@ def test_each_region_is_a_cell_that_buys_its_head(site: AwsSite) -> None:
         assert all(found.url in machine.user_data for machine in machines)
 
 
+@pytest.mark.slow
 def test_a_worker_boots_only_for_a_head_that_is_heard(site: AwsSite) -> None:
     with site.open() as found:
         cell = found.cells[EAST]

@@ -26,6 +26,8 @@ from tradewind.model import LABEL_LAUNCH_ID
 from tradewind.render_clouds import price_text
 from tradewind.testing import served
 
+pytestmark = pytest.mark.slow  # real processes and emulators of all clouds
+
 FAKE = (sys.executable, "-m", "tradewind.testing")
 MORE = "offers: [{accelerator: A10G}]\nlimits: {max_nodes: 4, max_usd_per_hour: 12.50}\n"
 Run = Callable[..., Result]
