@@ -188,8 +188,9 @@ class Ledger:
         node = self.nodes[event.launch_id]
         known_ms = node.ended_ms
         node.ended_ms, node.end = to_ms(event.at_s), event.end
-        has_joined = node.in_ray_from_ms is not None and known_ms is None
-        self._books.heard_of_node(event.launch_id, node.ended_ms if has_joined else 0)
+        joined_ms = node.in_ray_from_ms
+        had_joined = joined_ms is not None and joined_ms <= node.ended_ms  # else it never booted, but failed
+        self._books.heard_of_node(event.launch_id, node.ended_ms if had_joined and known_ms is None else 0)
 
     def _priced(self, event: PriceChanged) -> None:
         prices = self.prices.get(event.market)
@@ -214,8 +215,9 @@ class Ledger:
         else:
             self._job_ends_ms[event.job_id] = job.ended_ms
         if job.ended_ms != before_ms:  # what was bought for it waits for it no longer
+            from_ms = min(at_ms for at_ms in (before_ms, job.ended_ms) if at_ms is not None)
             for launch_id in self._bought_for.get(event.job_id, ()):
-                self._books.heard_of_node(launch_id, to_ms(event.at_s))
+                self._books.heard_of_node(launch_id, from_ms)
 
     def _held(self, event: HoldingChanged) -> None:
         node = self.nodes.get(event.launch_id)
@@ -263,6 +265,8 @@ class Ledger:
             job = self.jobs[job_id] = JobHistory(job_id, job_id)
             self._nodes_of_job[job_id] = job.nodes
             self.timelines[job_id] = Timeline(foreign=True)  # until its submission says that it is ours
+            for launch_id in self._bought_for.get(job_id, ()):  # these wait for it, since it is there
+                self._books.heard_of_node(launch_id)
         return job
 
 
