@@ -1,4 +1,4 @@
-"""Commands about the fleet and this machine: demo, up, down, status, why, nodes, preempt, doctor, schema, version."""
+"""Commands about the fleet and this machine: demo, up, down, status, dashboard, why, nodes, doctor and others."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _started(fleet: Fleet, name: str, ray_address: str) -> str:
         f"{did}: {fleet.url}, process {fleet.pid}{log}\n"
         + (f"  Ray is at {ray_address}\n" if ray_address else "")
         + "  tradewind submit -- python train.py    run something\n"
-        "  tradewind status                       see what goes on\n"
+        "  tradewind status                       see what goes on (tradewind dashboard: in a browser)\n"
         "  tradewind down                         end all of it"
     )
 
@@ -152,6 +152,16 @@ def status(options: Options, as_json: bool) -> None:
     with options.connect() as fleet:
         found = fleet.status()
     emit(found, as_json, lambda: status_screen(found, terminal_width()))
+
+
+@click.command()
+@json_option
+@click.pass_obj
+def dashboard(options: Options, as_json: bool) -> None:
+    """Print the address of the fleet's web page. It holds the fleet's token: do not pass it on."""
+    with options.connect() as fleet:
+        address = fleet.dashboard_address
+    emit({"url": address}, as_json, lambda: address)
 
 
 @click.command()
@@ -260,4 +270,4 @@ def version(as_json: bool) -> None:
     emit({"version": __version__}, as_json, lambda: f"tradewind {__version__}")
 
 
-COMMANDS = (demo, up, down, status, why, env, nodes, preempt, doctor, schema, version)
+COMMANDS = (demo, up, down, status, dashboard, why, env, nodes, preempt, doctor, schema, version)

@@ -114,7 +114,13 @@ class Fleet:
         self.place = place
         self.pid = pid
         self._process = process  # where this connection started the controller
+        self._token = token
         self.wire = Wire(url, token)
+
+    @property
+    def dashboard_address(self) -> str:
+        """Of the web page. The token stands behind the #, which browsers send to nobody."""
+        return f"{self.url}/#token={quote(self._token)}"
 
     @property
     def started(self) -> bool:

@@ -1,6 +1,7 @@
 """The HTTP API of a controller: routes in, ControllerPort calls out. Holds no state of its own.
 
-Everything under /v1 wants the bearer token. Errors are JSON (api.ErrorBody) with a fitting status.
+Everything under /v1 wants the bearer token; the web page at / holds no data, and asks there. Errors are JSON
+(api.ErrorBody) with a fitting status.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from tradewind.api import (
 )
 from tradewind.api_requests import PreemptRequest, ResumeRequest, SubmitRequest
 from tradewind.cost_routes import cost_routes, metrics_routes
+from tradewind.dashboard_routes import dashboard_routes
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -99,6 +101,7 @@ def create_app(port: ControllerPort, token: str) -> FastAPI:
     for routes in (_fleet_routes(port, closing), _job_routes(port, closing), _why_routes(port), money):
         app.include_router(routes, prefix="/v1", dependencies=guard, responses=known_errors)
     app.include_router(metrics_routes(port, _Route), dependencies=guard, responses=known_errors)
+    app.include_router(dashboard_routes(_Route))
     _answer_errors(app)
     return app
 
