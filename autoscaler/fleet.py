@@ -371,6 +371,9 @@ class FleetState:
                     event, phase=event.phase, phase_reason=event.reason, attempt=event.attempt, workers=event.workers
                 )
             case CheckpointCommitted():
+                job = self.jobs[event.job_id]
+                if pace := self._pace_of(job):
+                    pace.saved(event, job.checkpoint_step or 0)
                 self._report(event, checkpoint_step=event.step)
             case _:
                 pass

@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from tradewind.events import PhaseChanged, StepCommitted
+from tradewind.events import CheckpointCommitted, PhaseChanged, StepCommitted
 from tradewind.model import Phase
 
 _KEPT_S = 900.0  # of steps at one size: older ones count ever less
 _STARTS = 5  # the newest
+_GAPS = 3
 _BEGINNING = (Phase.STARTING, Phase.RESTARTING)
 _WORKING = (Phase.TRAINING, Phase.CHECKPOINTING)
 
@@ -22,6 +23,7 @@ class Pace:
     steps: dict[int, tuple[float, float]] = field(default_factory=dict)  # by workers: (number, seconds), faded
     worked_s: dict[int, float] = field(default_factory=dict)  # by workers: in all
     starts_s: deque[float] = field(default_factory=lambda: deque(maxlen=_STARTS))  # from having machines to training
+    gaps: deque[int] = field(default_factory=lambda: deque(maxlen=_GAPS))  # steps between two saves
     accelerator: str = ""  # of the machines on which the last steps were taken
     phase: Phase | None = None
     phase_since_s: float = 0.0
@@ -72,6 +74,12 @@ class Pace:
             self.starts_s.append(max(0.0, event.at_s - began_s))
         if event.phase is not self.phase:
             self.phase, self.phase_since_s = event.phase, event.at_s
+
+    def saved(self, event: CheckpointCommitted, before: int) -> None:
+        """`before`: the step of the last save."""
+        if event.sequence > self.sequence:
+            self.sequence = event.sequence
+            self.gaps.append(max(0, event.step - before))
 
     def shift(self, jump_s: float) -> None:
         """The clock was set."""

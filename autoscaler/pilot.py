@@ -33,6 +33,7 @@ from tradewind.units import format_duration, format_usd
 _PLACE = (LABEL_MARKET_TYPE, LABEL_CLOUD, LABEL_ZONE, LABEL_INSTANCE_TYPE)
 WAITING = "waits for spot, as its contract says; `tradewind why job` tells more"
 _FREE = "as without a contract"
+_SPARE = 3.0  # restarts for which there must be slack before on-demand is left; two are what the policy asks for
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +134,26 @@ def _decided(case: Case, contract: ContractView, view: View) -> ContractDecision
         best = min(found.beaten, key=lambda choice: choice.cost_uusd)
         return replace(found, choice=best, reason="no spot market sells what fits it")
     running = contract.running
+    if running is not None and found.choice.capacity is not running.capacity and running.capacity is Capacity.ON_DEMAND:
+        found = _not_at_once_back(found, contract)
     is_late = found.slack_s < contract.restart_s and found.slack_s >= view.settings.market.handover_s
     if is_late and running is not None and running.capacity is Capacity.SPOT and case.wish.can_move:
         choice = Choice(contract.on_demand_key, Capacity.ON_DEMAND, contract.fastest, _on_demand_uusd(contract))
         slack = format_duration(found.slack_s)
         return replace(found, choice=choice, reason=f"{slack} of slack are too little to lose a machine now")
     return found
+
+
+def _not_at_once_back(found: ContractDecision, contract: ContractView) -> ContractDecision:
+    """Who leaves on-demand has some slack to spare: otherwise the next save or the next slow step would send him back,
+    and both moves were for nothing."""
+    staying = [other for other in found.beaten if other.capacity is Capacity.ON_DEMAND]
+    needed_s = _SPARE * contract.restart_s + contract.tick_s
+    if not staying or found.slack_s >= needed_s:
+        return found
+    slack = format_duration(max(0.0, found.slack_s))
+    reason = f"on demand, {slack} of slack are too little to leave it: {format_duration(needed_s)} are asked for"
+    return replace(found, choice=staying[0], reason=reason)
 
 
 def _on_demand_uusd(contract: ContractView) -> float:
@@ -159,7 +174,7 @@ def _steer(case: Case, contract: ContractView, decision: ContractDecision, view:
         workers=replicas * wish.replica_workers,
         labels=_labels(choice, stays, view),
         misplaced=frozenset(_misplaced(case, choice, stays, view)),
-        is_net=choice.capacity is Capacity.ON_DEMAND,
+        is_net=choice.capacity is Capacity.ON_DEMAND and decision.slack_s >= contract.restart_s,
     )
 
 

@@ -19,7 +19,7 @@ class Steer:
     workers: int = 0  # that it may have
     labels: Mapping[str, str] = field(default_factory=dict)  # that offers for it must have
     misplaced: frozenset[str] = frozenset()  # launch ids that it is to leave, once there is room where it should be
-    is_net: bool = False  # it must get there even where nothing more may be bought beside what it has
+    is_net: bool = False  # it is to get there, and has the time, even where nothing may be bought beside what it has
 
     @property
     def reason(self) -> str:

@@ -64,7 +64,7 @@ def case_of(
     if dear is None:
         return Case(job, wish, here, unknown="no on-demand offer fits it, so that nothing could be promised")
     boots_s = boot_s(view.knowledge, dear.offer.market, view.settings.usual_boot_s)
-    restart_s = boots_s + start_s(pace) + unsaved_s(job, work, replicas)
+    restart_s = boots_s + start_s(pace) + unsaved_s(job, pace, work, replicas)
     spot = _spot(priced, here, view)
     watch = watch_of((each.key for each in spot), fleet.spells, view.now_s)
     found = ContractView(

@@ -89,11 +89,13 @@ def _stated_left_s(job: JobRecord, pace: Pace, replica_workers: int) -> float | 
     return stated_s - done_s
 
 
-def unsaved_s(job: JobRecord, work: Work, replicas: int) -> float:
-    """What would be done again after a loss without notice, at the present size."""
+def unsaved_s(job: JobRecord, pace: Pace | None, work: Work, replicas: int) -> float:
+    """What would be done again after a loss without notice, at the present size: all since the last save, or as much as
+    there was between the last saves (so that it does not go up and down with each of them)."""
     if not work.step_s or replicas < 1:
         return 0.0
-    steps = max(0, job.step - (job.checkpoint_step or 0))
+    gaps = pace.gaps if pace is not None else ()
+    steps = max(0, job.step - (job.checkpoint_step or 0), *gaps)
     return steps * work.step_s / work.speeds[min(replicas, len(work.speeds)) - 1]
 
 
