@@ -44,13 +44,15 @@ class Pace:
         return sum(self.worked_s.values())
 
     def stepped(self, event: StepCommitted, accelerator: str) -> None:
-        """Time between two reports counts, too: what is lost to saves and to waiting is part of the speed."""
+        """Time between two reports counts, too, as far as it is no longer than the steps themselves: what is lost to
+        saves is part of the speed, a stop in between is not."""
         if event.sequence <= self.sequence:
             return  # a repetition
         self.sequence = event.sequence
         attempt, workers, last_s = self._last
         is_next = (attempt, workers) == (event.attempt, event.workers)
-        seconds = max(0.0, event.at_s - (min(event.began_s, last_s) if is_next else event.began_s))
+        own_s = max(0.0, event.at_s - event.began_s)
+        seconds = own_s + (min(own_s, max(0.0, event.began_s - last_s)) if is_next else 0.0)
         self._last = (event.attempt, event.workers, event.at_s)
         number, before_s = self.steps.get(event.workers, (0.0, 0.0))
         kept = min(1.0, _KEPT_S / before_s) if before_s else 1.0

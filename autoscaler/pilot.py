@@ -33,6 +33,7 @@ from tradewind.units import format_duration, format_usd
 _PLACE = (LABEL_MARKET_TYPE, LABEL_CLOUD, LABEL_ZONE, LABEL_INSTANCE_TYPE)
 WAITING = "waits for spot, as its contract says; `tradewind why job` tells more"
 _FREE = "as without a contract"
+_GAIN = 0.1  # of the cost to the end: what a move must bring
 _SPARE = 3.0  # restarts for which there must be slack before on-demand is left; two are what the policy asks for
 
 
@@ -133,9 +134,11 @@ def _decided(case: Case, contract: ContractView, view: View) -> ContractDecision
     if found.choice.capacity is None and not contract.spot and found.beaten:
         best = min(found.beaten, key=lambda choice: choice.cost_uusd)
         return replace(found, choice=best, reason="no spot market sells what fits it")
-    running = contract.running
-    if running is not None and found.choice.capacity is not running.capacity and running.capacity is Capacity.ON_DEMAND:
-        found = _not_at_once_back(found, contract)
+    found, running = _settled(found, contract), contract.running
+    if running is None and found.slack_s < contract.restart_s:
+        slack = format_duration(found.slack_s) if found.slack_s > 0 else "no"
+        start = format_duration(contract.restart_s)
+        return replace(found, reason=f"{slack} slack, and a start takes {start}: on demand at once, as fast as it can")
     is_late = found.slack_s < contract.restart_s and found.slack_s >= view.settings.market.handover_s
     if is_late and running is not None and running.capacity is Capacity.SPOT and case.wish.can_move:
         choice = Choice(contract.on_demand_key, Capacity.ON_DEMAND, contract.fastest, _on_demand_uusd(contract))
@@ -144,16 +147,21 @@ def _decided(case: Case, contract: ContractView, view: View) -> ContractDecision
     return found
 
 
-def _not_at_once_back(found: ContractDecision, contract: ContractView) -> ContractDecision:
-    """Who leaves on-demand has some slack to spare: otherwise the next save or the next slow step would send him back,
-    and both moves were for nothing."""
-    staying = [other for other in found.beaten if other.capacity is Capacity.ON_DEMAND]
-    needed_s = _SPARE * contract.restart_s + contract.tick_s
-    if not staying or found.slack_s >= needed_s:
+def _settled(found: ContractDecision, contract: ContractView) -> ContractDecision:
+    """Nobody moves for next to nothing, and who leaves on-demand has slack to spare: otherwise the next save or the next
+    slow step would send him back, and both moves were in vain. To on-demand the way is always open."""
+    running, best = contract.running, found.choice
+    if running is None or best.capacity is Capacity.ON_DEMAND or best.key == running.key:
         return found
-    slack = format_duration(max(0.0, found.slack_s))
-    reason = f"on demand, {slack} of slack are too little to leave it: {format_duration(needed_s)} are asked for"
-    return replace(found, choice=staying[0], reason=reason)
+    here = [other for other in found.beaten if (other.key, other.replicas) == (running.key, running.replicas)]
+    needed_s = _SPARE * contract.restart_s + contract.tick_s
+    if here and here[0].cost_uusd * (1.0 - _GAIN) <= best.cost_uusd:
+        return replace(found, choice=here[0], reason=f"{found.reason}: too little is gained by that to move")
+    if here and running.capacity is Capacity.ON_DEMAND and found.slack_s < needed_s:
+        slack, needed = format_duration(max(0.0, found.slack_s)), format_duration(needed_s)
+        reason = f"on demand, {slack} of slack are too little to leave it: {needed} are asked for"
+        return replace(found, choice=here[0], reason=reason)
+    return found
 
 
 def _on_demand_uusd(contract: ContractView) -> float:
