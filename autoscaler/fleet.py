@@ -193,13 +193,8 @@ class FleetState:
     def cell(self, name: str) -> FleetState:
         """The part of one cell: its nodes, and the jobs that are placed there. It follows what is applied here."""
         if name not in self._parts:
-            part = FleetState(
-                experience=self.experience,  # markets belong to one cell
-                paces=self.paces,
-                spells=self.spells,
-                courses=self.courses,
-                _whole=self,
-            )
+            part = FleetState(experience=self.experience, _whole=self)  # markets belong to one cell
+            part.paces, part.spells, part.courses = self.paces, self.spells, self.courses
             self._parts[name] = part
             self._fill(name, part)
         return self._parts[name]
@@ -398,9 +393,7 @@ class FleetState:
 
     def _pace_of(self, job: JobRecord) -> Pace | None:
         """Only of jobs that were promised something: most of a log is steps."""
-        if job.spec.contract.is_empty:
-            return None
-        return self.paces.setdefault(job.job_id, Pace())
+        return None if job.spec.contract.is_empty else self.paces.setdefault(job.job_id, Pace())
 
     def _note_steps(self, event: StepCommitted) -> None:
         job = self.jobs.get(event.job_id)
@@ -409,9 +402,8 @@ class FleetState:
             pace.stepped(event, next(held, ""))
 
     def _spells_of(self, node: NodeRecord) -> Spells | None:
-        if node.offer.market.capacity is not Capacity.SPOT or node.role is not Role.WORKER:
-            return None
-        return self.spells.setdefault(node.offer.market.key, Spells())
+        is_spot = node.offer.market.capacity is Capacity.SPOT and node.role is Role.WORKER
+        return self.spells.setdefault(node.offer.market.key, Spells()) if is_spot else None
 
     def _note_refusal(self, event: LaunchRefused) -> None:
         if event.error in _NONE_TO_BE_HAD and (spells := self._spells_of(self.nodes[event.launch_id])):
@@ -431,10 +423,9 @@ class FleetState:
             )
         self.refusals = [replace(refusal, at_s=refusal.at_s + jump_s) for refusal in self.refusals]
         self.config_since_s += jump_s
-        for pace in self.paces.values():
-            pace.shift(jump_s)
-        for spells in self.spells.values():
-            spells.shift(jump_s)
+        folds: list[Pace | Spells] = [*self.paces.values(), *self.spells.values()]
+        for fold in folds:
+            fold.shift(jump_s)
 
     def _move(self, launch_id: str, to: NodeState, at_s: float, **changes: object) -> None:
         node = self.nodes[launch_id]

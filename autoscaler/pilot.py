@@ -148,8 +148,8 @@ def _decided(case: Case, contract: ContractView, view: View) -> ContractDecision
 
 
 def _settled(found: ContractDecision, contract: ContractView) -> ContractDecision:
-    """Nobody moves for next to nothing, and who leaves on-demand has slack to spare: otherwise the next save or the next
-    slow step would send him back, and both moves were in vain. To on-demand the way is always open."""
+    """Nobody moves for next to nothing, and who leaves on-demand has slack to spare: otherwise the next save or the
+    next slow step would send him back, and both moves were in vain. To on-demand the way is always open."""
     running, best = contract.running, found.choice
     if running is None or best.capacity is Capacity.ON_DEMAND or best.key == running.key:
         return found

@@ -44,7 +44,7 @@ def submit(options: Options, /, what: tuple[str, ...], watch: bool, follow: bool
     spec = build_spec(_what(what), now_s=time.time(), **_words(given))  # a mistake must not start a controller
     with options.connect(start=True) as fleet:
         job = fleet.submit(spec)
-        emit(job.info, as_json, lambda: _submitted(job.job_id))
+        emit(job.info, as_json, lambda: _submitted(job.info))
         if watch:
             job.watch()
         if follow:
@@ -77,9 +77,13 @@ def _words(given: dict[str, Any]) -> dict[str, Any]:
     return {**given, "resources": resources or None}
 
 
-def _submitted(job_id: str) -> str:
+def _submitted(info: Any) -> str:
+    from tradewind.render import contract_text
+
+    job_id = info.job_id
+    promise = f"  contract: {contract_text(info.contract)}\n" if info.contract else ""
     return (
-        f"Submitted {job_id}\n"
+        f"Submitted {job_id}\n{promise}"
         f"  tradewind watch {job_id}      its progress\n"
         f"  tradewind logs -f {job_id}    what it prints\n"
         f"  tradewind cost {job_id}       what it costs"
