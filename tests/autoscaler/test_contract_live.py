@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from contract_world import DEAR, JOB, OTHER, SETTINGS, SPOT, Closed, H, Voyage
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tradewind.autoscaler.fleet import FleetState
@@ -191,15 +192,7 @@ def test_a_budget_alone_waits_for_spot_only_where_on_demand_would_not_be_paid() 
 _SPELLS = st.lists(st.tuples(st.integers(0, 9000), st.integers(60, 4000)), max_size=4)
 
 
-@settings(max_examples=6, deadline=None)
-@given(_SPELLS, st.sampled_from([1.0, 1.02, 1.1, 1.2, 1.5, 2.5]), st.sampled_from([None, 0.5, 1.0, 2.0]))
-@example([(0, 9999)], 1.0, 1.0)
-@example([(400, 9999)], 1.2, None)
-def test_a_deadline_that_on_demand_would_keep_is_kept(
-    spells: list[tuple[int, int]], factor: float, stated: float | None
-) -> None:
-    """Whatever the market does, and whatever was said of the work: on-demand from the first tick on would be in time.
-    Where the work was said to be less than it is, there must be time to see it."""
+def keeps(spells: list[tuple[int, int]], factor: float, stated: float | None) -> None:
     closed = {SPOT.market.key: [(float(start), float(start + length)) for start, length in spells]}
     blank = voyage(work_h=0.6)
     allowed_s = blank.all_on_demand_s() * max(factor, 1.2 if stated == 0.5 else 1.0)
@@ -209,20 +202,44 @@ def test_a_deadline_that_on_demand_would_keep_is_kept(
     assert v.ended_s <= allowed_s
 
 
-@settings(max_examples=6, deadline=None)
-@given(_SPELLS, st.lists(st.integers(100, 5000), min_size=1, max_size=3))
-def test_a_new_controller_in_the_middle_changes_nothing(spells: list[tuple[int, int]], restarts: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("spells", "factor", "stated"),
+    [([(0, 9999)], 1.0, 1.0), ([(400, 9999)], 1.2, None), ([(300, 500), (1500, 9000)], 1.5, 2.0)],
+)
+def test_deadlines_are_kept(spells: list[tuple[int, int]], factor: float, stated: float | None) -> None:
+    keeps(spells, factor, stated)
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(_SPELLS, st.sampled_from([1.0, 1.02, 1.1, 1.2, 1.5, 2.5]), st.sampled_from([None, 0.5, 1.0, 2.0]))
+def test_a_deadline_that_on_demand_would_keep_is_kept(
+    spells: list[tuple[int, int]], factor: float, stated: float | None
+) -> None:
+    """Whatever the market does, and whatever was said of the work: on-demand from the first tick on would be in time.
+    Where the work was said to be less than it is, there must be time to see it."""
+    keeps(spells, factor, stated)
+
+
+def restarts_change_nothing(spells: list[tuple[int, int]], restarts: list[int]) -> None:
     closed = {SPOT.market.key: [(float(start), float(start + length)) for start, length in spells]}
     through = voyage(1.4, closed, work_h=0.6).run(2 * H)
     again = voyage(1.4, closed, work_h=0.6).run(2 * H, [float(at_s) for at_s in restarts])
     assert [(e.at_s, e.reason) for e in again.decisions] == [(e.at_s, e.reason) for e in through.decisions]
     assert again.ended_s == through.ended_s
-    folded = FleetState.fold(again.world.events)
-    assert (folded.paces, folded.spells, folded.courses) == (
-        again.world.fleet.paces,
-        again.world.fleet.spells,
-        again.world.fleet.courses,
-    )
+    folded, live = FleetState.fold(again.world.events), again.world.fleet
+    assert (folded.paces, folded.spells, folded.courses) == (live.paces, live.spells, live.courses)
+
+
+def test_a_new_controller_changes_nothing() -> None:
+    restarts_change_nothing([(700, 1300)], [650, 900])
+
+
+@pytest.mark.slow
+@settings(max_examples=15, deadline=None)
+@given(_SPELLS, st.lists(st.integers(100, 5000), min_size=1, max_size=3))
+def test_a_new_controller_in_the_middle_changes_nothing(spells: list[tuple[int, int]], restarts: list[int]) -> None:
+    restarts_change_nothing(spells, restarts)
 
 
 def test_nodes_say_for_whom_they_were_bought() -> None:
