@@ -1,6 +1,7 @@
 """Jobs that were sent past us (plain `ray job submit`, or a driver by hand): put on record when seen. Pure.
 
-The submission's metadata may carry `name`, `tenant`, `budget` ("12.50") and `deadline` ("6h", from the submission on).
+The submission's metadata may carry `name`, `tenant`, `budget` ("12.50"), `deadline` ("6h", from the submission on) and
+`work` ("48h", of one replica).
 """
 
 from __future__ import annotations
@@ -96,10 +97,11 @@ def _spec(job: RayJob) -> JobSpec:
 
 def _contract(job: RayJob) -> Contract:
     try:
-        budget, deadline = job.metadata.get("budget"), job.metadata.get("deadline")
+        budget, deadline, work = (job.metadata.get(name) for name in ("budget", "deadline", "work"))
         return Contract(
             deadline_at_s=(job.started_at_s or 0.0) + parse_duration_s(deadline) if deadline else None,
             budget_uusd=parse_usd(budget) if budget else None,
+            work_s=parse_duration_s(work) if work else None,
         )
     except ValueError as error:
         logger.warning("job %s: its contract is left out, because %s", job.job_id, error)

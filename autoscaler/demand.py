@@ -47,12 +47,14 @@ def demand_of(
     targets: Mapping[str, Target] | None = None,
     leaving: frozenset[str] = frozenset(),
     doomed: frozenset[str] = frozenset(),
+    misplaced: Mapping[str, frozenset[str]] | None = None,
 ) -> Demand:
-    """`leaving` are ray node ids that no longer count, `doomed` those among them that the cloud takes with work on."""
+    """`leaving` are ray node ids that no longer count, `doomed` those among them that the cloud takes with work on;
+    `misplaced`, by job, those that it is to leave: what it has there is wanted elsewhere."""
     wishing = {wish.job_id for wish in wishes}
     needs = [
         *_pending(snapshot, wishing),
-        *_wished(wishes, targets or {}, snapshot.holdings, leaving),
+        *_wished(wishes, targets or {}, snapshot.holdings, leaving, misplaced or {}),
     ]
     lost_needs, lost_gangs = _replacements(snapshot, wishing, doomed)
     needs += lost_needs
@@ -91,12 +93,16 @@ def _pending(snapshot: RaySnapshot, wishing: set[str]) -> list[Need]:
 
 
 def _wished(
-    wishes: Iterable[Wish], targets: Mapping[str, Target], holdings: Holdings, leaving: frozenset[str]
+    wishes: Iterable[Wish],
+    targets: Mapping[str, Target],
+    holdings: Holdings,
+    leaving: frozenset[str],
+    misplaced: Mapping[str, frozenset[str]],
 ) -> list[Need]:
     needs = []
     for wish in wishes:
         granted = targets[wish.job_id].workers if wish.job_id in targets else wish.max_workers
-        missing = granted - workers_held(wish, holdings, leaving)
+        missing = granted - workers_held(wish, holdings, leaving | misplaced.get(wish.job_id, frozenset()))
         if missing > 0:
             needs.append(Need(Shape.of(wish.resources, wish.labels), missing, f"job {wish.job_id}"))
     return needs

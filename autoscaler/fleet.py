@@ -8,11 +8,15 @@ from operator import attrgetter
 from typing import Generic, TypeVar
 
 from tradewind.autoscaler.knowledge import Experience
+from tradewind.autoscaler.pace import Pace
+from tradewind.autoscaler.sightings import Spells
+from tradewind.errors import PriceTooHigh, Stockout
 from tradewind.events import (
     AnyEvent,
     CheckpointCommitted,
     ClockJumped,
     ControllerStarted,
+    DecisionRecorded,
     DrainRefused,
     DrainRequested,
     HoldingChanged,
@@ -30,7 +34,7 @@ from tradewind.events import (
     StepCommitted,
     TerminateRequested,
 )
-from tradewind.model import LOCAL_CELL, EndReason, JobSpec, Offer, Phase, Role
+from tradewind.model import LOCAL_CELL, Capacity, EndReason, JobSpec, Offer, Phase, Role
 from tradewind.states import JobState, NodeState, is_alive, is_over, move_job, move_node
 
 
@@ -59,6 +63,7 @@ class NodeRecord:
     tried_s: float | None = None  # when something was last bought to take over its work
     tenants: tuple[str, ...] = ()  # for whom it was bought
     role: Role = Role.WORKER
+    jobs: tuple[str, ...] = ()  # on whose behalf it was bought, as far as it is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,7 @@ class _Copier(Generic[Record]):
         return fresh
 
 
+_NONE_TO_BE_HAD = frozenset({Stockout.__name__, PriceTooHigh.__name__})
 _NODE_TIMES = tuple(each.name for each in fields(NodeRecord) if each.name.endswith("_s"))
 _node_with = _Copier(NodeRecord)
 _job_with = _Copier(JobRecord)
@@ -128,6 +134,9 @@ class FleetState:
     refusals: list[LaunchRefused] = field(default_factory=list)
     experience: Experience = field(default_factory=Experience)  # of markets
     never_joined: set[str] = field(default_factory=set)  # launched, given up or gone, and never in Ray
+    paces: dict[str, Pace] = field(default_factory=dict)  # of jobs with a contract
+    spells: dict[str, Spells] = field(default_factory=dict)  # of spot markets, by key
+    courses: dict[str, str] = field(default_factory=dict)  # by job: what was last decided for its contract
     simulated: bool = False
     config: str = ""  # a digest of the fleet file, and since when it is this one
     config_since_s: float = float("-inf")
@@ -145,6 +154,7 @@ class FleetState:
             job_id = getattr(event, "job_id", "")
             last = waiting.get(job_id)
             if isinstance(event, StepCommitted):
+                state._note_steps(event)
                 if last is None or event.sequence > last.sequence:
                     waiting[job_id] = event
                 continue
@@ -184,6 +194,7 @@ class FleetState:
         """The part of one cell: its nodes, and the jobs that are placed there. It follows what is applied here."""
         if name not in self._parts:
             part = FleetState(experience=self.experience, _whole=self)  # markets belong to one cell
+            part.paces, part.spells, part.courses = self.paces, self.spells, self.courses
             self._parts[name] = part
             self._fill(name, part)
         return self._parts[name]
@@ -232,6 +243,7 @@ class FleetState:
     def _apply(self, event: AnyEvent) -> None:
         match event:
             case StepCommitted():  # first, since most events are steps
+                self._note_steps(event)
                 self._report(
                     event,
                     step=event.last_step,
@@ -252,10 +264,12 @@ class FleetState:
                     replaces=event.replaces,
                     tenants=event.tenants,
                     role=event.role,
+                    jobs=event.jobs,
                 )
                 self._note_try(event.replaces, event.at_s)
             case LaunchRefused():
                 self.refusals.append(event)
+                self._note_refusal(event)
                 self._note_try(self.nodes[event.launch_id].replaces, None)
                 detail = f"{event.error}: {event.message}"
                 self._move(event.launch_id, NodeState.FAILED, event.at_s, ended_at_s=event.at_s, detail=detail)
@@ -269,6 +283,8 @@ class FleetState:
                 )
                 node = self.nodes[event.launch_id]
                 self.experience.launched(node.offer.market, event.at_s, node.requested_at_s)
+                if spells := self._spells_of(node):
+                    spells.sold(event.at_s)
             case NodeJoined():
                 self._move(
                     event.launch_id,
@@ -284,6 +300,8 @@ class FleetState:
                 self.nodes[event.launch_id] = _node_with(node, notice_deadline_s=event.deadline_s)
                 if node.notice_deadline_s is None:
                     self.experience.taken(node.offer.market, event.at_s)
+                    if spells := self._spells_of(node):
+                        spells.none_left(event.at_s)
             case DrainRequested():
                 self._move(event.launch_id, NodeState.DRAINING, event.at_s, drain_deadline_s=event.deadline_s)
             case DrainRefused():
@@ -321,6 +339,8 @@ class FleetState:
                     foreign=event.foreign,
                     cell=event.cell or (LOCAL_CELL if event.foreign else ""),
                 )
+            case DecisionRecorded(action="contract"):
+                self.courses[event.subject] = event.reason
             case JobPlaced():
                 job = self.jobs[event.job_id]
                 self.jobs[event.job_id] = _job_with(job, cell=event.cell, placements=job.placements + 1, moving="")
@@ -334,14 +354,21 @@ class FleetState:
                 if event.resources:
                     held[event.launch_id] = dict(event.resources)
                 self.jobs[event.job_id] = _job_with(job, holdings=held)
+                if event.resources and (pace := self._pace_of(job)):
+                    pace.held(event.at_s)
                 if event.launch_id in self.nodes:
                     node = self.nodes[event.launch_id]
                     self.nodes[event.launch_id] = _node_with(node, held_since_s=event.at_s)
             case PhaseChanged():
+                if pace := self._pace_of(self.jobs[event.job_id]):
+                    pace.changed(event)
                 self._report(
                     event, phase=event.phase, phase_reason=event.reason, attempt=event.attempt, workers=event.workers
                 )
             case CheckpointCommitted():
+                job = self.jobs[event.job_id]
+                if pace := self._pace_of(job):
+                    pace.saved(event, job.checkpoint_step or 0)
                 self._report(event, checkpoint_step=event.step)
             case _:
                 pass
@@ -358,7 +385,29 @@ class FleetState:
             self.experience.taken(market, event.at_s)
         if node.launched_at_s is not None:
             self.experience.ended(market, event.at_s)
+            if spells := self._spells_of(node):
+                spells.ended(event.at_s, taken=event.end in (EndReason.PREEMPTED, EndReason.LOST))
         self._note_never_joined(node)
+
+    # --- what contracts are kept by ---------------------------------------------------------------------------
+
+    def _pace_of(self, job: JobRecord) -> Pace | None:
+        """Only of jobs that were promised something: most of a log is steps."""
+        return None if job.spec.contract.is_empty else self.paces.setdefault(job.job_id, Pace())
+
+    def _note_steps(self, event: StepCommitted) -> None:
+        job = self.jobs.get(event.job_id)
+        if job is not None and (pace := self._pace_of(job)):
+            held = (self.nodes[name].offer.accelerator for name in job.holdings if name in self.nodes)
+            pace.stepped(event, next(held, ""))
+
+    def _spells_of(self, node: NodeRecord) -> Spells | None:
+        is_spot = node.offer.market.capacity is Capacity.SPOT and node.role is Role.WORKER
+        return self.spells.setdefault(node.offer.market.key, Spells()) if is_spot else None
+
+    def _note_refusal(self, event: LaunchRefused) -> None:
+        if event.error in _NONE_TO_BE_HAD and (spells := self._spells_of(self.nodes[event.launch_id])):
+            spells.none_left(event.at_s)
 
     def _note_never_joined(self, node: NodeRecord) -> None:
         if node.launched_at_s is not None and node.joined_at_s is None:
@@ -374,6 +423,9 @@ class FleetState:
             )
         self.refusals = [replace(refusal, at_s=refusal.at_s + jump_s) for refusal in self.refusals]
         self.config_since_s += jump_s
+        folds: list[Pace | Spells] = [*self.paces.values(), *self.spells.values()]
+        for fold in folds:
+            fold.shift(jump_s)
 
     def _move(self, launch_id: str, to: NodeState, at_s: float, **changes: object) -> None:
         node = self.nodes[launch_id]

@@ -22,6 +22,7 @@ from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.forecast import spans_of_events
 from tradewind.autoscaler.limits import Counted
 from tradewind.autoscaler.observe import Observation, build_view, learn_resources
+from tradewind.autoscaler.pilot import WAITING, Pilot, steered
 from tradewind.autoscaler.plan import make_plan
 from tradewind.autoscaler.providers.base import PriceSource, Provider
 from tradewind.autoscaler.quotes import Quotes, note_quotes
@@ -79,6 +80,7 @@ class Loop:
         self.plan: Plan | None = None
         self.targets: dict[str, Target] = {}
         self.granted = Allocation()
+        self.pilot = Pilot()
         self._last_clock_s: tuple[float, float] | None = None  # calendar, steady
         self._offers: tuple[Offer, ...] = ()
         self._missing_since_s: dict[str, float] = {}
@@ -217,21 +219,30 @@ class Loop:
             jobs_left_s=self._jobs_left_s(),
         )
         blank = build_view(self.fleet, seen, self.settings)
-        self.granted = grant(
+        self.granted = self._grant(wishes, blank)
+        steers = self.pilot.look(blank, self.fleet, self.granted.targets, self.treasury.left_uusd())
+        if steers:
+            wishes = steered(wishes, steers)
+            self.granted = self._grant(wishes, blank)
+        self._note_courses()
+        self.targets = self.granted.targets
+        seen = self._look_ahead(replace(seen, wishes=wishes, targets=self.targets, steers=steers))
+        return self._within_budgets(build_view(self.fleet, seen, self.settings))
+
+    def _grant(self, wishes: Sequence[Wish], view: View) -> Allocation:
+        return grant(
             wishes,
             self.settings.limits,
             self._offers,
-            blank.resources_of,
+            view.resources_of,
             self.targets,
             {job.job_id: job.spec.tenant for job in self.fleet.open_jobs},
-            Counted.of(blank.elsewhere, blank.tenants, seen.now_s).used,
+            Counted.of(view.elsewhere, view.tenants, view.now_s).used,
         )
-        self.targets = self.granted.targets
-        seen = self._look_ahead(replace(seen, targets=self.targets))
-        return self._within_budgets(build_view(self.fleet, seen, self.settings))
 
     def _within_budgets(self, view: View) -> View:
-        closed = self.treasury.closed()
+        waiting = {job_id: WAITING for job_id, steer in view.steers.items() if steer.waits}
+        closed = {**waiting, **self.treasury.closed()}
         if not closed:
             return view
         demand, withheld = without_closed(view.demand, closed)
@@ -295,6 +306,23 @@ class Loop:
                 self.record(DecisionRecorded(at_s=at_s, action="terminate", subject=launch_id, reason=reason))
         self._strangers = frozenset(launch_id for launch_id, _ in strangers)
 
+    def _note_courses(self) -> None:
+        """A contract's choice is recorded when it is another one than before, also than before a new start."""
+        for job_id, course in sorted(self.pilot.courses.items()):
+            steer = course.steer
+            if self.fleet.courses.get(job_id, "").split(": ")[0] != steer.what:
+                logger.info("contract %s: %s", job_id, steer.reason)
+                self.record(
+                    DecisionRecorded(
+                        at_s=self.clock.now_s(),
+                        action="contract",
+                        subject=job_id,
+                        reason=steer.reason,
+                        alternatives=steer.beaten,
+                        jobs=(job_id,),
+                    )
+                )
+
     def _note_grants(self, before: Mapping[str, Target]) -> None:
         """Why a job may have so many workers and not more is recorded when the number changes."""
         for wish in self.granted.wishes:
@@ -308,6 +336,9 @@ class Loop:
 
     def _why_granted(self, wish: Wish) -> str:
         granted, sharers = self.targets[wish.job_id].workers, len(self.granted.wishes)
+        course = self.pilot.courses.get(wish.job_id)
+        if granted >= wish.max_workers and course is not None and course.case.wish.max_workers > wish.max_workers:
+            return f"{granted} workers, as its contract asks for"
         if granted >= wish.max_workers:
             return f"{granted} workers, all that it can use"
         guilty = self.granted.held_back_by(wish.job_id)

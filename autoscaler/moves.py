@@ -79,8 +79,9 @@ class Holders:
 
     @classmethod
     def of(cls, view: View, nodes: Iterable[NodeView]) -> Holders:
-        """Two quick looks at all that is held: at these nodes, and then at all nodes of the jobs there."""
-        found = cls({wish.job_id: wish for wish in view.wishes if wish.can_move})
+        """Two quick looks at all that is held: at these nodes, and then at all nodes of the jobs there. What a contract
+        steers is moved by that alone: such jobs are taken out of `view.steers` by who steers them."""
+        found = cls({wish.job_id: wish for wish in view.wishes if wish.can_move and wish.job_id not in view.steers})
         looked_at = {node.ray.ray_node_id for node in nodes if node.ray is not None}
         if view.snapshot is None:
             return found

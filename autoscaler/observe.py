@@ -14,6 +14,7 @@ from tradewind.autoscaler.market import MarketMemory
 from tradewind.autoscaler.quotes import Quotes
 from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, alive_by_launch_id, living_hosts
 from tradewind.autoscaler.settle import Listing, slices_of
+from tradewind.autoscaler.steer import Steer
 from tradewind.autoscaler.view import LoopSettings, NodeView, SeenResources, View, seen_keys
 from tradewind.autoscaler.withhold import Room, withhold
 from tradewind.model import Offer, Resources, Role, Target, Wish
@@ -38,6 +39,7 @@ class Observation:
     quotes: Quotes = field(default_factory=dict)
     head_silent_s: float | None = None
     jobs_left_s: float | None = None
+    steers: Mapping[str, Steer] = field(default_factory=dict)
 
 
 def build_view(fleet: FleetState, seen: Observation, settings: LoopSettings) -> View:
@@ -71,6 +73,7 @@ def build_view(fleet: FleetState, seen: Observation, settings: LoopSettings) -> 
         wishes=seen.wishes,
         knowledge=_knowledge(fleet, seen.now_s, settings),
         quotes=seen.quotes,
+        steers=seen.steers,
     )
     return _within_limits(view, fleet) if settings.limits.are_about_tenants else view
 
@@ -95,7 +98,18 @@ def _demand(seen: Observation, nodes: Sequence[NodeView]) -> Demand:
     dead = {node.ray_node_id for node in seen.snapshot.nodes if not node.is_alive}
     taken = [node for node in nodes if node.is_in_ray and node.notice_deadline_s is not None]
     doomed = {ray_node_id for node in taken for ray_node_id in node.ray_node_ids}
-    return demand_of(seen.snapshot, seen.wishes, seen.targets, frozenset(leaving | dead), frozenset(doomed))
+    return demand_of(
+        seen.snapshot, seen.wishes, seen.targets, frozenset(leaving | dead), frozenset(doomed), _misplaced(seen, nodes)
+    )
+
+
+def _misplaced(seen: Observation, nodes: Sequence[NodeView]) -> dict[str, frozenset[str]]:
+    ray_ids = {node.launch_id: node.ray_node_ids for node in nodes} if seen.steers else {}
+    return {
+        job_id: frozenset(ray_id for name in steer.misplaced for ray_id in ray_ids.get(name, ()))
+        for job_id, steer in seen.steers.items()
+        if steer.misplaced
+    }
 
 
 def learn_resources(

@@ -150,6 +150,7 @@ class Reconciler:
                 replaces=action.replaces,
                 tenants=tuple(sorted(tenants)),
                 role=action.role,
+                jobs=action.jobs,
             ),
             DecisionRecorded(
                 at_s=now_s,

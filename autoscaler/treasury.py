@@ -27,6 +27,10 @@ class Treasury(Protocol):
         """Jobs for which nothing may be bought any more, each with the reason."""
         ...
 
+    def left_uusd(self) -> Mapping[str, int]:
+        """What the budgets of jobs leave, by job; those without one are not there."""
+        ...
+
 
 class Unlimited:
     """Nobody has a budget."""
@@ -35,6 +39,9 @@ class Unlimited:
         return ""
 
     def closed(self) -> Mapping[str, str]:
+        return {}
+
+    def left_uusd(self) -> Mapping[str, int]:
         return {}
 
 

@@ -16,6 +16,7 @@ from tradewind.autoscaler.market import MarketMemory, MarketSettings
 from tradewind.autoscaler.providers.base import CloudNode
 from tradewind.autoscaler.quotes import Quotes
 from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot
+from tradewind.autoscaler.steer import Steer
 from tradewind.model import Offer, Resources, Wish
 from tradewind.states import NodeState
 
@@ -75,10 +76,13 @@ class LoopSettings:
     # An hour in which the work of one node waits costs as much as so many hours of it: people wait, too.
     waiting_factor: float = 12.0
     market: MarketSettings = field(default_factory=MarketSettings)
+    contract_tick_s: float = 30.0  # how often the course of a job with a contract is decided anew, at the least
 
     def __post_init__(self) -> None:
-        if self.forecast_step_s <= 0 or self.usual_boot_s <= 0 or self.waiting_factor < 0:
-            raise ValueError("forecast_step_s and usual_boot_s are positive, waiting_factor is not negative")
+        if min(self.forecast_step_s, self.usual_boot_s, self.contract_tick_s) <= 0 or self.waiting_factor < 0:
+            raise ValueError(
+                "forecast_step_s, usual_boot_s and contract_tick_s are positive, waiting_factor not negative"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +146,7 @@ class View:
     heads: tuple[NodeView, ...] = ()  # likewise: what Ray's head runs on
     head_silent_s: float | None = None  # how long nothing was heard of its agent; None: it has not spoken yet
     jobs_left_s: float | None = None  # how long there has been no job for the cell; None: there is one
+    steers: Mapping[str, Steer] = field(default_factory=dict)  # by job: those whose contract says where they run
     elsewhere: tuple[NodeRecord, ...] = ()  # alive, and not in `nodes`: other cells and heads. Limits count them
 
     def resources_of(self, offer: Offer) -> dict[str, float]:

@@ -41,6 +41,25 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContractInfo:
+    """What a job was promised, and how it stands. Figures are None where nothing is known yet; `reason` says why.
+    Ranges hold four of five cases. Costs are those of the whole job, moments are by the clock."""
+
+    deadline_at_s: float | None = None
+    budget_uusd: int | None = None
+    course: str = ""  # where it is to run now
+    reason: str = ""
+    chance: float | None = None  # that all of it is kept
+    deadline_chance: float | None = None
+    cost_uusd: int | None = None
+    cost_range_uusd: tuple[int, int] | None = None
+    finish_at_s: float | None = None
+    finish_range_s: tuple[float, float] | None = None
+    as_of_s: float | None = None  # when this was found out
+    kept: bool | None = None  # of a job that is over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobInfo:
     job_id: str
     name: str
@@ -62,6 +81,7 @@ class JobInfo:
     nodes: tuple[str, ...] = ()  # launch ids that it holds something on
     attempts: int = 0
     cell: str = ""  # where it runs; empty: nowhere yet
+    contract: ContractInfo | None = None  # None: nothing was promised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ class SubmitRequest:
     worker_labels: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     deadline_at_s: float | None = None
+    work_s: Annotated[float, Field(gt=0)] | None = None
     budget_uusd: Annotated[int, Field(gt=0)] | None = None
     max_retries: Count = 0
 
@@ -48,6 +49,7 @@ class SubmitRequest:
             env=dict(spec.env),
             deadline_at_s=spec.contract.deadline_at_s,
             budget_uusd=spec.contract.budget_uusd,
+            work_s=spec.contract.work_s,
             max_retries=spec.max_retries,
         )
 
@@ -68,7 +70,7 @@ class SubmitRequest:
             worker_resources=self.worker_resources,
             worker_labels=self.worker_labels,
             env=self.env,
-            contract=Contract(self.deadline_at_s, self.budget_uusd),
+            contract=Contract(self.deadline_at_s, self.budget_uusd, self.work_s),
             max_retries=self.max_retries,
         )
 

@@ -14,12 +14,12 @@ from dataclasses import replace
 from tradewind.api import job_not_found
 from tradewind.api_requests import ResumeRequest
 from tradewind.autoscaler.fleet import JobRecord
-from tradewind.cost.budget import Budgets, Purses, notices_of, purses
+from tradewind.cost.budget import Budgets, Purses, Scope, notices_of, purses
 from tradewind.cost.ledger import Ledger
 from tradewind.errors import JobError
 from tradewind.events import BudgetChanged, DecisionRecorded
 from tradewind.journal import Journal
-from tradewind.model import Contract, JobSpec, Offer
+from tradewind.model import JobSpec, Offer
 from tradewind.states import JobState, is_over
 from tradewind.units import format_usd
 
@@ -67,6 +67,10 @@ class BudgetKeeper:
             now_s = self._clock()
             self._refused = {job_id: known for job_id, known in self._refused.items() if known[0] > now_s}
             return {job_id: why for job_id, (_, why) in self._refused.items()} | self._purses.closed()
+
+    def left_uusd(self) -> dict[str, int]:
+        with self._one:
+            return {purse.name: purse.left_uusd for purse in self._purses.all if purse.scope is Scope.JOB}
 
     def resume(self, job_id: str, request: ResumeRequest) -> JobSpec | None:
         """The spec of a job that goes on with one that is over; None: the budget of one that is not was changed."""
@@ -128,5 +132,5 @@ def continued(job: JobRecord, spent_uusd: int, limit_uusd: int | None) -> JobSpe
         used = f"{format_usd(spent_uusd)} of {format_usd(limit_uusd)}"
         raise JobError(f"the budget of {job.job_id} is used: {used}", "give it more with --budget +20")
     budget = None if limit_uusd is None else limit_uusd - spent_uusd
-    contract = Contract(deadline_at_s=job.spec.contract.deadline_at_s, budget_uusd=budget)
+    contract = replace(job.spec.contract, budget_uusd=budget)
     return replace(job.spec, contract=contract, continues=job.spec.continues or job.job_id)

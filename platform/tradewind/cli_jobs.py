@@ -26,8 +26,9 @@ from tradewind.cli_base import Options, emit, json_option, parse_duration, termi
 )
 @click.option("--tenant", help="Whose job it is.")
 @click.option("--team", help="Which part of the tenant, for reports.")
-@click.option("--deadline", metavar="6h | TIME", help="It should be done by then (on record; not yet enforced).")
+@click.option("--deadline", metavar="6h | TIME", help="It is to be done by then, at the least cost.")
 @click.option("--budget", metavar="USD", help="It may cost this much; then it saves and stops.")
+@click.option("--work", metavar="48h", help="What one replica would need, until its steps tell (for --deadline).")
 @click.option("--env", "env", multiple=True, metavar="KEY=VALUE", help="For its environment; may be repeated.")
 @click.option("--retries", type=click.IntRange(0), help="Start it again so often when it fails (lost nodes aside).")
 @click.option("--watch", is_flag=True, help="Show its progress until it ends.")
@@ -43,7 +44,7 @@ def submit(options: Options, /, what: tuple[str, ...], watch: bool, follow: bool
     spec = build_spec(_what(what), now_s=time.time(), **_words(given))  # a mistake must not start a controller
     with options.connect(start=True) as fleet:
         job = fleet.submit(spec)
-        emit(job.info, as_json, lambda: _submitted(job.job_id))
+        emit(job.info, as_json, lambda: _submitted(job.info))
         if watch:
             job.watch()
         if follow:
@@ -76,9 +77,13 @@ def _words(given: dict[str, Any]) -> dict[str, Any]:
     return {**given, "resources": resources or None}
 
 
-def _submitted(job_id: str) -> str:
+def _submitted(info: Any) -> str:
+    from tradewind.render import contract_text
+
+    job_id = info.job_id
+    promise = f"  contract: {contract_text(info.contract)}\n" if info.contract else ""
     return (
-        f"Submitted {job_id}\n"
+        f"Submitted {job_id}\n{promise}"
         f"  tradewind watch {job_id}      its progress\n"
         f"  tradewind logs -f {job_id}    what it prints\n"
         f"  tradewind cost {job_id}       what it costs"

@@ -140,13 +140,15 @@ class Fleet:
         team: str | None = None,
         deadline: When | None = None,
         budget: str | int | float | None = None,
+        work: str | int | float | None = None,
         env: Mapping[str, str] | None = None,
         max_retries: int | None = None,
     ) -> Job:
         """Submit a command, a JobSpec, or a job file (`*.yaml`); what is given beside it replaces the file's word.
 
         `workers` is (min, max) or "2..4"; without, the job asks Ray for what it needs. `deadline` is a duration from
-        now ("6h"), a datetime, or seconds from now; `budget` is in dollars. A command runs in `working_dir`, which is
+        now ("6h"), a datetime, or seconds from now; `budget` is in dollars; `work` is how long one replica
+        would need, if that is known before its steps tell. A command runs in `working_dir`, which is
         the present folder unless told otherwise.
         """
         spec = build_spec(
@@ -161,6 +163,7 @@ class Fleet:
             team=team,
             deadline=deadline,
             budget=budget,
+            work=work,
             env=env,
             max_retries=max_retries,
         )

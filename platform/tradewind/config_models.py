@@ -354,6 +354,11 @@ class JobConfig(Section):
     )
     deadline: DeadlineField | None = None
     budget_uusd: Usd | None = Field(default=None, alias="budget", description="In US dollars.")
+    work_s: Annotated[Duration, Field(gt=0)] | None = Field(
+        default=None,
+        alias="work",
+        description="How long one replica would need, like 48h: until its own steps tell, a deadline is kept by it.",
+    )
     env: dict[str, EnvText] = Field(default_factory=dict)
     max_retries: Annotated[Whole, Field(ge=0)] = Field(
         default=0, description="Of the program; nodes that were taken away do not count."
@@ -386,6 +391,6 @@ class JobConfig(Section):
             worker_resources=self.resources.to_ray() if self.workers or "resources" in self.model_fields_set else {},
             worker_labels=dict(self.labels),
             env=dict(self.env),
-            contract=Contract(deadline_at_s=deadline_at_s, budget_uusd=self.budget_uusd),
+            contract=Contract(deadline_at_s=deadline_at_s, budget_uusd=self.budget_uusd, work_s=self.work_s),
             max_retries=self.max_retries,
         )

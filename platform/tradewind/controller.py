@@ -41,12 +41,13 @@ from tradewind.api import (
 )
 from tradewind.api_requests import ResumeRequest
 from tradewind.autoscaler.actions import Plan
-from tradewind.autoscaler.fleet import FleetState, JobRecord
+from tradewind.autoscaler.fleet import JobRecord
 from tradewind.autoscaler.view import View
 from tradewind.budgets import BudgetKeeper
 from tradewind.cells.cell import Cell, survived
 from tradewind.cells.options import option_of
 from tradewind.cells.route import Router
+from tradewind.contracts import ContractDesk
 from tradewind.cost.budget import Budgets
 from tradewind.cost.ledger import Ledger
 from tradewind.cost.receipt import Bill, Receipt, bill, receipt
@@ -58,6 +59,7 @@ from tradewind.journal import Journal
 from tradewind.logfile import read_chunk, tail_offset
 from tradewind.model import JobSpec
 from tradewind.node_logs import node_log
+from tradewind.planning import promise
 from tradewind.states import JOB_TRANSITIONS, JobState, is_alive, is_over
 from tradewind.views import (
     Costs,
@@ -65,8 +67,10 @@ from tradewind.views import (
     decision_line,
     demand_lines,
     event_line,
+    found_job,
     job_info,
     node_infos,
+    picked,
     whole_plan,
 )
 from tradewind.why import LAST, Scene, job_story, node_story, now_story
@@ -111,10 +115,12 @@ class Controller:
     _one_shutdown: threading.Lock = field(default_factory=threading.Lock)
     _report: ShutdownReport | None = None
     _keeper: BudgetKeeper = field(init=False)
+    _contracts: ContractDesk = field(init=False)
     _ticks: list[threading.Thread] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._keeper = BudgetKeeper(self.journal, self.budgets, self._now_s)
+        self._contracts = ContractDesk(self.cells, self._now_s)
         for cell in self.cells.values():
             cell.loop.keep_within(self._keeper)
 
@@ -193,9 +199,12 @@ class Controller:
         if self._going_down.is_set():
             raise ControllerError("the fleet is being taken down", "start it again with `tradewind up`, then submit")
         spec = self._with_folder(spec)
+        said = promise(spec, self._views(), self._now_s())
         slug = re.sub(r"[^a-z0-9]+", "-", spec.name.lower()).strip("-")[:30] or "job"
         job_id = f"{slug}-{secrets.token_hex(3)}"
         self.journal.record(JobSubmitted(at_s=time.time(), job_id=job_id, spec=spec))
+        if said:
+            self._contracts.promised[job_id] = said
         self._wake()
         return self.job(job_id)
 
@@ -210,17 +219,23 @@ class Controller:
 
     def jobs(self) -> Sequence[JobInfo]:
         with self.journal.reading() as (fleet, ledger):
-            costs = Costs.of(ledger.accounts(time.time()))
-            return [job_info(job, costs.by_job.get(job.job_id, 0)) for job in fleet.jobs.values()]
+            costs, jobs = Costs.of(ledger.accounts(time.time())), list(fleet.jobs.values())
+        return self._job_infos(jobs, costs)
 
     def job(self, job_id: str) -> JobInfo:
         with self.journal.reading() as (fleet, ledger):
-            job = _find(fleet, pick(job_id, fleet.jobs, job_not_found))
-            return job_info(job, Costs.of(ledger.job_accounts(job.job_id, time.time())).by_job.get(job.job_id, 0))
+            job = found_job(fleet, pick(job_id, fleet.jobs, job_not_found))
+            costs = Costs.of(ledger.job_accounts(job.job_id, time.time()))
+        return self._job_infos([job], costs)[0]
+
+    def _job_infos(self, jobs: Sequence[JobRecord], costs: Costs) -> list[JobInfo]:
+        """Not under the journal's lock: how contracts stand takes a while to find out."""
+        contracts = self._contracts.infos(jobs, costs.by_job)
+        return [job_info(job, costs.by_job.get(job.job_id, 0), contracts.get(job.job_id)) for job in jobs]
 
     def stop(self, job_id: str) -> JobInfo:
         with self.journal.reading() as (fleet, _):
-            job = _find(fleet, job_id)
+            job = found_job(fleet, job_id)
         if is_over(job.state):
             return self.job(job_id)
         cell = self._cell_of(job)
@@ -251,7 +266,7 @@ class Controller:
         until_s = time.monotonic() + wait_s
         while True:
             with self.journal.reading() as (fleet, _):
-                job = _find(fleet, job_id)
+                job = found_job(fleet, job_id)
             over = is_over(job.state)
             text = io.BytesIO(self._logs.read(job))
             start = offset if tail is None else tail_offset(text, tail)
@@ -278,7 +293,7 @@ class Controller:
             costs = Costs.of(ledger.accounts(now_s))
             shown = [*[job for job in fleet.jobs.values() if is_over(job.state)][-RECENT_JOBS:], *fleet.open_jobs]
             nodes = tuple(info for info in node_infos(fleet, costs) if is_alive(info.state))
-            return FleetStatus(
+            found = FleetStatus(
                 fleet=self.name,
                 version=__version__,
                 simulated=fleet.simulated,
@@ -287,7 +302,6 @@ class Controller:
                 dashboard_url=self._home.head.dashboard_url,
                 ray_env=self._home.head.env,
                 nodes=nodes,
-                jobs=tuple(job_info(job, costs.by_job.get(job.job_id, 0)) for job in shown),
                 cost_uusd=costs.total_uusd,
                 price_uusd_per_h=costs.rate_uusd_per_h,
                 demand=tuple(line for cell in self.cells.values() for line in demand_lines(cell.plan)),
@@ -295,10 +309,11 @@ class Controller:
                 dry_run=self._home.loop.settings.dry_run,
                 cells=tuple(cell_info(cell) for cell in self.cells.values()),
             )
+        return replace(found, jobs=tuple(self._job_infos(shown, costs)))
 
     def receipt(self, job_id: str) -> dict[str, Any]:
         with self.journal.reading() as (fleet, ledger):
-            _find(fleet, job_id)
+            found_job(fleet, job_id)
             return to_json(receipt(ledger, job_id, time.time()))
 
     def bill(self) -> dict[str, Any]:
@@ -315,7 +330,7 @@ class Controller:
     def why(self, about: About, subject: str = "", last: int | None = None) -> Story:
         """The log is searched beside the loop: only the folds are read under its lock."""
         with self.journal.reading() as (fleet, _):
-            name = _picked(fleet, about, subject)
+            name = picked(fleet, about, subject)
         events = self.journal.log.naming(name, TELLING[about], TOLD_EVENTS[about] + 1)
         lines = last or LAST[about]
         with self.journal.reading() as (fleet, ledger):
@@ -428,19 +443,6 @@ class Taking(Protocol):
     """A cloud that takes nodes away when it is told to: the local one."""
 
     def preempt(self, target: str, notice_s: float | None) -> Sequence[str]: ...
-
-
-def _find(fleet: FleetState, job_id: str) -> JobRecord:
-    job = fleet.jobs.get(job_id)
-    if job is None:
-        raise job_not_found(job_id, fleet.jobs)
-    return job
-
-
-def _picked(fleet: FleetState, about: About, subject: str) -> str:
-    if about == "now":
-        return ""
-    return pick(subject, fleet.nodes, node_not_found) if about == "node" else pick(subject, fleet.jobs, job_not_found)
 
 
 def to_json(value: Receipt | Bill) -> dict[str, Any]:

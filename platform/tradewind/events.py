@@ -77,6 +77,7 @@ class LaunchRequested:
     replaces: tuple[str, ...] = ()  # launch ids whose work it is to take over: they are drained once it is ready
     tenants: tuple[str, ...] = ()  # on whose behalf; empty: where no limit asks for it
     role: Role = Role.WORKER
+    jobs: tuple[str, ...] = ()  # on whose behalf, as far as it is known
     kind: Literal["launch_requested"] = "launch_requested"
 
 
@@ -282,8 +283,8 @@ class DecisionRecorded:
     """One action of a plan, with its reason and what it beat."""
 
     at_s: float
-    action: str  # "launch", "drain", "terminate", "hold", "adopt", "grant", "budget", "clean"
-    subject: str  # launch id, job id (of a grant), or what was asked for
+    action: str  # "launch", "drain", "terminate", "hold", "adopt", "grant", "contract", "budget", "clean"
+    subject: str  # launch id, job id (of a grant, a contract), or what was asked for
     reason: str
     alternatives: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()  # on whose behalf; empty: not known, or nobody's in particular

@@ -47,6 +47,7 @@ class _Fleet(Collector):
         yield from _money(status, by_label, by_tenant, by_market)
         yield from _use(by_label)
         yield from _jobs(status, receipts)
+        yield from _contracts(status)
         yield from _nodes(status)
 
 
@@ -123,6 +124,20 @@ def _jobs(status: FleetStatus, receipts: list[Receipt]) -> Iterator[Metric]:
             for quantile, uusd in (("0.1", found.low_uusd), ("0.5", found.total_uusd), ("0.9", found.high_uusd)):
                 ahead.add_metric([*mine, quantile], uusd / UUSD_PER_USD)
     yield from (cost, budget, ahead, steps)
+
+
+def _contracts(status: FleetStatus) -> Iterator[Metric]:
+    names = ["job", "tenant"]
+    text = "That an open job keeps its contract, from 0 to 1."
+    chance = GaugeMetricFamily("tradewind_job_contract_chance_ratio", text, labels=names)
+    left = GaugeMetricFamily("tradewind_job_deadline_timestamp_seconds", "When it must be done.", labels=names)
+    for job in status.jobs:
+        if job.contract is not None and not is_over(job.state):
+            if job.contract.chance is not None:
+                chance.add_metric([job.job_id, job.tenant], job.contract.chance)
+            if job.contract.deadline_at_s is not None:
+                left.add_metric([job.job_id, job.tenant], job.contract.deadline_at_s)
+    yield from (chance, left)
 
 
 def _nodes(status: FleetStatus) -> Iterator[Metric]:

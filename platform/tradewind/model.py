@@ -128,6 +128,11 @@ class Contract:
 
     deadline_at_s: float | None = None
     budget_uusd: int | None = None
+    work_s: float | None = None  # what one replica would need, as the person says; the job's own steps tell it better
+
+    @property
+    def is_empty(self) -> bool:
+        return self.deadline_at_s is None and self.budget_uusd is None
 
 
 @dataclass(frozen=True, slots=True)

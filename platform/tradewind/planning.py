@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from tradewind.autoscaler.contract.plan import Answer, Point, plan
+from tradewind.autoscaler.contract.progress import SCALING, USUAL_START_S
 from tradewind.autoscaler.contract.view import ContractView, SpotMarket
+from tradewind.autoscaler.shape import Shape
+from tradewind.autoscaler.view import View
 from tradewind.cost import catalog
 from tradewind.errors import ConfigError, Problem
 from tradewind.model import LABEL_ACCELERATOR, Capacity, JobSpec, Offer
@@ -47,6 +51,57 @@ def ask(
         speeds=speeds(spec, scaling),
     )
     return plan(view)
+
+
+def promise(spec: JobSpec, views: Sequence[View], now_s: float) -> str:
+    """What is said of a contract that a fleet takes on, by what its cells see. One that cannot be kept: ConfigError."""
+    if not views:
+        return ""
+    offers = {offer.market.key: offer for view in views for offer in view.offers}
+    restart_s = views[0].settings.usual_boot_s + USUAL_START_S
+    return admitted(spec, weigh(spec, list(offers.values()), now_s, restart_s))
+
+
+def weigh(spec: JobSpec, offers: Sequence[Offer], now_s: float, restart_s: float) -> Answer | None:
+    """Can this fleet keep the contract? None: not enough is known to say anything (no work was stated, the program asks
+    Ray itself, or nothing is sold yet)."""
+    contract, workers = spec.contract, max(spec.min_workers, 1)
+    if contract.is_empty or contract.work_s is None or not spec.max_workers:
+        return None
+    shape = Shape.of(spec.worker_resources, spec.worker_labels)
+    priced = sorted(
+        (math.ceil(_price(offer) * math.ceil(workers / copies) / workers), offer.market.key, offer)
+        for offer in offers
+        if (copies := offer.hosts * shape.copies_in(offer.resources)) and _price(offer) and shape.allows(offer.labels)
+    )
+    dear = [row for row in priced if row[2].market.capacity is Capacity.ON_DEMAND]
+    if not dear:
+        return None
+    cheap = [row for row in priced if row[2].market.capacity is Capacity.SPOT][:_MARKETS]
+    view = ContractView(
+        now_s=now_s,
+        work_left_s=contract.work_s,
+        restart_s=restart_s,
+        tick_s=_TICK_S,
+        on_demand_key=dear[0][1],
+        on_demand_uusd_per_h=dear[0][0],
+        deadline_at_s=contract.deadline_at_s,
+        budget_left_uusd=contract.budget_uusd,
+        spot=tuple(SpotMarket(key, price, is_open=True) for price, key, _ in cheap),
+        speeds=speeds(spec, SCALING),
+    )
+    return plan(view, plays=100)
+
+
+def admitted(spec: JobSpec, answer: Answer | None) -> str:
+    """What is said of a contract that is taken on; raises ConfigError for one that cannot be kept."""
+    if answer is None:
+        return ""
+    if not answer.is_feasible:
+        raise ConfigError(
+            [Problem(spec.name, "contract", f"cannot be kept: {answer.summary}")], "; ".join(answer.remedies)
+        )
+    return "; ".join([answer.summary, *answer.remedies])
 
 
 def speeds(spec: JobSpec, scaling: float) -> tuple[float, ...]:

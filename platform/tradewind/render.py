@@ -10,6 +10,7 @@ from typing import Any
 
 from tradewind.api import (
     CellInfo,
+    ContractInfo,
     DecisionLine,
     DemandLine,
     EventLine,
@@ -118,6 +119,11 @@ def status_screen(status: FleetStatus, width: int = WIDTH) -> str:
         head.append("Dry run: nothing is launched or ended; `tradewind why now` tells what would be")
     parts = ["\n".join(head), *([cells_table(status.cells, width)] if _has_cells(status) else [])]
     parts += [jobs_table(status.jobs, width), nodes_table(status.nodes, width)]
+    if promised := [job for job in status.jobs if job.contract is not None and not is_over(job.state)]:
+        lines = (
+            _wrapped(f"  {job.job_id}  ", contract_text(job.contract), width, 4) for job in promised if job.contract
+        )
+        parts.append("\n".join(["Contracts:", *lines]))
     if status.demand:
         parts.append("\n".join(["Asked for:", *(f"  {demand_text(line)}" for line in status.demand)]))
     if status.decisions:
@@ -129,6 +135,36 @@ def status_screen(status: FleetStatus, width: int = WIDTH) -> str:
 def _has_cells(status: FleetStatus) -> bool:
     """A fleet of one cell beside its controller need not be told apart."""
     return len(status.cells) > 1 or any(cell.head_node for cell in status.cells)
+
+
+def contract_text(info: ContractInfo) -> str:
+    """How a promise stands: "done by 14:05: 97% likely; about 13:20 (12:50 to 13:50); $3.20 ($2.90 to $4.10) of $5.00;
+    now on demand x 1"."""
+    parts = []
+    if info.deadline_at_s is not None:
+        parts.append(f"done by {moment(info.deadline_at_s)}" + _likely(info.deadline_chance))
+    if info.finish_at_s is not None and info.finish_range_s is not None:
+        first, last = (moment(at_s) for at_s in info.finish_range_s)
+        parts.append(f"about {moment(info.finish_at_s)} ({first} to {last})")
+    if info.cost_uusd is not None and info.cost_range_uusd is not None:
+        low, high = (format_usd(cost) for cost in info.cost_range_uusd)
+        parts.append(f"{format_usd(info.cost_uusd)} ({low} to {high})")
+    if info.budget_uusd is not None:
+        parts.append(f"budget {format_usd(info.budget_uusd)}" + _likely(info.chance))
+    if info.kept is not None:
+        parts.append("kept" if info.kept else "not kept")
+    now = f"now {info.course}" if info.chance is not None else info.reason
+    return "; ".join([*parts, *([now] if now else [])])
+
+
+def _likely(chance: float | None) -> str:
+    return "" if chance is None else f": {chance:.0%} likely"
+
+
+def moment(at_s: float) -> str:
+    """The time of day; with the day where that is another one."""
+    when = datetime.fromtimestamp(at_s)
+    return f"{when:%H:%M}" if when.date() == datetime.now().date() else f"{when:%a %d %b %H:%M}"
 
 
 def demand_text(line: DemandLine) -> str:
@@ -156,6 +192,8 @@ def progress_line(job: JobInfo) -> str:
     if job.loss is not None:
         parts.append(f"loss {job.loss:.4g}")
     parts.append(format_usd(job.cost_uusd))
+    if job.contract is not None and job.contract.chance is not None:
+        parts.append(f"contract {job.contract.chance:.0%} likely")
     return "  ".join(parts) + (f"  ({job.reason})" if job.reason else "")
 
 
@@ -292,6 +330,7 @@ def html_job(job: JobInfo) -> str:
         ("step", step_text(job)),
         ("loss", "-" if job.loss is None else f"{job.loss:.4g}"),
         ("cost", format_usd(job.cost_uusd)),
+        *([("contract", contract_text(job.contract))] if job.contract else []),
         ("why", job.reason),
     )
     progress = f'<progress value="{job.step}" max="{job.total_steps}"></progress>' if job.total_steps else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import math
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,7 @@ def build_spec(
     team: str | None = None,
     deadline: str | int | float | datetime | None = None,
     budget: str | int | float | None = None,
+    work: str | int | float | None = None,
     env: Mapping[str, str] | None = None,
     max_retries: int | None = None,
 ) -> JobSpec:
@@ -56,7 +58,9 @@ def build_spec(
     contract = Contract(
         deadline_at_s=spec.contract.deadline_at_s if deadline is None else parse_deadline_s(deadline, now_s),
         budget_uusd=spec.contract.budget_uusd if budget is None else _parse("budget", parse_usd, budget),
+        work_s=spec.contract.work_s if work is None else _parse("work", parse_duration_s, work),
     )
+    _check_work(contract.work_s)
     if contract.deadline_at_s is not None and contract.deadline_at_s <= now_s:
         raise ConfigError([Problem("submit", "deadline", "is in the past")], "give a later one, or a duration like 6h")
     if not high and (resources or labels):
@@ -64,6 +68,12 @@ def build_spec(
         raise ConfigError([problem], "say how many there shall be (--workers 2), or leave it to the program")
     _check_accelerator({**spec.worker_labels, **(labels or {})}.get(LABEL_ACCELERATOR, ""))
     return replace(spec, min_workers=low, max_workers=high, contract=contract, **given)
+
+
+def _check_work(work_s: float | None) -> None:
+    if work_s is not None and not 0.0 < work_s < math.inf:
+        problem = Problem("submit", "work", f"{work_s:g} s is no amount of work")
+        raise ConfigError([problem], "say how long one replica would need, like 48h; or leave it out")
 
 
 def _start(what: str | Path | Sequence[str] | JobSpec, now_s: float) -> JobSpec:

@@ -9,7 +9,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tradewind.api import CellInfo, DecisionLine, DemandLine, EventLine, JobInfo, NodeInfo
+from tradewind.api import (
+    About,
+    CellInfo,
+    ContractInfo,
+    DecisionLine,
+    DemandLine,
+    EventLine,
+    JobInfo,
+    NodeInfo,
+    job_not_found,
+    node_not_found,
+    pick,
+)
 from tradewind.autoscaler.actions import Plan
 from tradewind.autoscaler.fleet import FleetState, JobRecord, NodeRecord
 from tradewind.cost.account import NodeAccount
@@ -21,7 +33,7 @@ if TYPE_CHECKING:
     from tradewind.cells.cell import Cell
 
 
-def job_info(job: JobRecord, cost_uusd: int = 0) -> JobInfo:
+def job_info(job: JobRecord, cost_uusd: int = 0, contract: ContractInfo | None = None) -> JobInfo:
     return JobInfo(
         job_id=job.job_id,
         name=job.spec.name,
@@ -44,6 +56,7 @@ def job_info(job: JobRecord, cost_uusd: int = 0) -> JobInfo:
         nodes=tuple(sorted(job.holdings)),
         attempts=job.attempt,
         cell=job.cell,
+        contract=contract,
     )
 
 
@@ -95,6 +108,20 @@ def cell_info(cell: Cell) -> CellInfo:
         nodes=len(workers),
         jobs=len(cell.fleet.open_jobs),
     )
+
+
+def found_job(fleet: FleetState, job_id: str) -> JobRecord:
+    job = fleet.jobs.get(job_id)
+    if job is None:
+        raise job_not_found(job_id, fleet.jobs)
+    return job
+
+
+def picked(fleet: FleetState, about: About, subject: str) -> str:
+    """The id that a beginning of it means."""
+    if about == "now":
+        return ""
+    return pick(subject, fleet.nodes, node_not_found) if about == "node" else pick(subject, fleet.jobs, job_not_found)
 
 
 def node_infos(fleet: FleetState, costs: Costs) -> list[NodeInfo]:

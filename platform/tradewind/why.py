@@ -44,7 +44,7 @@ from tradewind.views import Costs
 
 LAST: dict[About, int] = {"node": 50, "job": 50, "now": 10}  # lines at the most, unless told otherwise
 _STARTS = ("launch", "adopt")
-_DONE = {"drain": "drained", "terminate": "given back"}  # by action
+_DONE = {"drain": "drained", "terminate": "given back", "grant": "granted", "contract": "by its contract"}  # by action
 _TAKEN = (EndReason.PREEMPTED, EndReason.CRASHED, EndReason.LOST)
 
 
@@ -218,16 +218,16 @@ def job_story(scene: Scene, job_id: str, last: int = LAST["job"]) -> Story:
 
 def _job_facts(scene: Scene, job: JobRecord) -> tuple[tuple[str, str], ...]:
     spec, open_ = job.spec, not is_over(job.state)
-    shape = Shape.of(spec.worker_resources, spec.worker_labels)
-    span = f"{spec.min_workers}..{spec.max_workers}"
+    asks = f"{spec.min_workers}..{spec.max_workers} workers of {Shape.of(spec.worker_resources, spec.worker_labels)}"
     holding = _amounts(add_up(job.holdings.values()))
     waits = [f"{hold.subject}: {hold.reason}" for hold in _holds_of(scene, job)]
     return _facts(
-        ("asks for", f"{span} workers of {shape}" if spec.max_workers else "what it asks Ray for itself"),
+        ("asks for", asks if spec.max_workers else "what it asks Ray for itself"),
         ("workers", str(job.workers) if open_ and (job.workers or spec.max_workers) else ""),
         ("waits for", "; ".join(waits) if open_ else ""),
         ("holds", f"{holding} on {names_text(sorted(job.holdings))}" if job.holdings else "nothing"),
         ("not larger", _why_not_larger(scene, job) if open_ else ""),
+        ("contract", scene.fleet.courses.get(job.job_id, "") if open_ else ""),
         ("last save", f"step {job.checkpoint_step}" if job.checkpoint_step is not None else ""),
         ("cost so far", f"{format_usd(scene.costs.by_job.get(job.job_id, 0))}{scene.note}"),
         ("reason", job.reason),
@@ -286,8 +286,8 @@ def _job_line(event: AnyEvent, job: JobRecord) -> StoryLine | None:
         case JobPlaced() | MoveRequested():
             what = f"placed in {event.cell}" if isinstance(event, JobPlaced) else "is to leave its cell"
             return StoryLine(at_s=event.at_s, what=what, reason=event.reason)
-        case DecisionRecorded(action="grant") if event.subject == job.job_id:
-            return StoryLine(at_s=event.at_s, what="granted", reason=event.reason)
+        case DecisionRecorded(action="grant" | "contract") if event.subject == job.job_id:
+            return StoryLine(at_s=event.at_s, what=_DONE[event.action], reason=event.reason, beat=event.alternatives)
         case DecisionRecorded(action="hold") if job.job_id in _jobs_in(event.jobs, event.subject):
             return _hold_line(event.subject, event.reason, event.alternatives, event.at_s)
         case _:

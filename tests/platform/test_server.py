@@ -143,7 +143,7 @@ def test_submit_reaches_the_controller_whole(http: httpx.Client, fake: FakeContr
         worker_resources={"GPU": 0.5},
         worker_labels={"ray.io/market-type": "spot"},
         env={"A": "b"},
-        contract=Contract(deadline_at_s=12.5, budget_uusd=7),
+        contract=Contract(deadline_at_s=12.5, budget_uusd=7, work_s=60.0),
         max_retries=1,
     )
     assert SubmitRequest.of(spec).to_spec() == spec
@@ -151,7 +151,7 @@ def test_submit_reaches_the_controller_whole(http: httpx.Client, fake: FakeContr
     event = next(line.event for line in fake.events() if line.event["kind"] == "job_submitted")
     assert event["job_id"] == job_id
     assert event["spec"]["worker_resources"] == {"GPU": 0.5}
-    assert event["spec"]["contract"] == {"deadline_at_s": None, "budget_uusd": 7}
+    assert event["spec"]["contract"] == {"deadline_at_s": None, "budget_uusd": 7, "work_s": None}
 
 
 @pytest.mark.parametrize(

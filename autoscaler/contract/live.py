@@ -1,0 +1,170 @@
+"""The loop's view + the log -> what the contract policy sees of one job (`ContractView`). Pure.
+
+Markets are the cheapest spot offers that fit, the one that the job is in, and the cheapest that are open. A market is
+open unless it refused a moment ago (market.py), or the job is there; so one whose block is over is asked again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tradewind.autoscaler.contract.odds import Watch
+from tradewind.autoscaler.contract.progress import boot_s, start_s, unsaved_s, warming_s, work_of
+from tradewind.autoscaler.contract.view import ContractView, Running, SpotMarket
+from tradewind.autoscaler.contract.watching import watch_of
+from tradewind.autoscaler.fleet import FleetState, JobRecord
+from tradewind.autoscaler.packing_reasons import copies_on
+from tradewind.autoscaler.packing_stock import why_closed
+from tradewind.autoscaler.shape import Shape
+from tradewind.autoscaler.view import NodeView, View
+from tradewind.model import Capacity, Offer, Wish
+
+_MARKETS = 3  # spot offers that are looked at in any case
+_OPEN = 2  # ... and those that are open
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One job with a contract at one moment. `contract` is None where nothing can be computed; `unknown` says why."""
+
+    job: JobRecord
+    wish: Wish
+    here: tuple[NodeView, ...] = ()  # nodes that it is on, or that come for it; without those that leave
+    contract: ContractView | None = None
+    unknown: str = ""
+    basis: str = ""  # where the work comes from, in words
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """An offer that fits one worker, and what one replica of the job costs on it."""
+
+    offer: Offer
+    uusd_per_h: int
+
+    @property
+    def key(self) -> str:
+        return self.offer.market.key
+
+
+def case_of(
+    job: JobRecord, wish: Wish, most: int, view: View, fleet: FleetState, tick_s: float, budget_left_uusd: int | None
+) -> Case:
+    """`most`: replicas that the limits leave; `tick_s`: until the next decision."""
+    pace = fleet.paces.get(job.job_id)
+    here = tuple(_here(job, view))
+    work = work_of(job, pace, wish, most)
+    if work is None:
+        return Case(job, wish, here, unknown=_why_unknown(job))
+    replicas = max(1, _replicas(job, wish, here) or wish.min_replicas)
+    priced = _fitting(wish, replicas, pace.accelerator if pace else "", view)
+    dear = _on_demand(priced, here)
+    if dear is None:
+        return Case(job, wish, here, unknown="no on-demand offer fits it, so that nothing could be promised")
+    boots_s = boot_s(view.knowledge, dear.offer.market, view.settings.usual_boot_s)
+    restart_s = boots_s + start_s(pace) + unsaved_s(job, pace, work, replicas)
+    spot = _spot(priced, here, view)
+    watch = watch_of((each.key for each in spot), fleet.spells, view.now_s)
+    found = ContractView(
+        now_s=view.now_s,
+        work_left_s=work.left_s,
+        restart_s=restart_s,
+        tick_s=tick_s,
+        on_demand_key=dear.key,
+        on_demand_uusd_per_h=dear.uusd_per_h,
+        deadline_at_s=job.spec.contract.deadline_at_s,
+        budget_left_uusd=budget_left_uusd,
+        spot=tuple(_market(each, here, watch, view) for each in spot),
+        together=watch.any.tally,
+        together_age_h=_age_h(watch.any.age_h(view.now_s)),
+        others=watch.others,
+        running=_running(job, wish, here, view.now_s, restart_s, fleet),
+        speeds=work.speeds,
+    )
+    return Case(job, wish, here, found, basis=work.basis)
+
+
+def _why_unknown(job: JobRecord) -> str:
+    if job.spec.contract.work_s is not None:
+        return "the work that was stated is done, and its steps do not tell how much is left"
+    return "how much work it has is not known: neither its steps nor --work tell"
+
+
+# --- where it is ----------------------------------------------------------------------------------------------------
+
+
+def _here(job: JobRecord, view: View) -> Iterable[NodeView]:
+    """Nodes with workers of the job; where there are none, those that were bought for it and nobody else uses."""
+    alive = [node for node in view.nodes if not node.is_leaving]
+    mine = [node for node in alive if node.launch_id in job.holdings]
+    return mine or [node for node in alive if job.job_id in node.requested.jobs and not _is_used(node)]
+
+
+def _is_used(node: NodeView) -> bool:
+    return node.ray is not None and any(
+        node.ray.available.get(name, 0.0) < amount - 1e-6 for name, amount in node.ray.total.items()
+    )
+
+
+def _replicas(job: JobRecord, wish: Wish, here: Iterable[NodeView]) -> int:
+    shape = Shape.of(wish.resources)
+    return sum(shape.copies_in(job.holdings.get(node.launch_id, {})) for node in here) // wish.replica_workers
+
+
+def _running(
+    job: JobRecord, wish: Wish, here: tuple[NodeView, ...], now_s: float, restart_s: float, fleet: FleetState
+) -> Running | None:
+    """In the market where most of it is. Nodes that come for it are where it will be, after a while."""
+    if not here:
+        return None
+    offers = [node.requested.offer for node in here]
+    keys = [offer.market.key for offer in offers]
+    main = max(offers, key=lambda offer: (keys.count(offer.market.key), offer.market.key))
+    held = _replicas(job, wish, here)
+    asked_s = None if held else min(node.requested.requested_at_s for node in here)
+    warming = warming_s(fleet.paces.get(job.job_id), restart_s, asked_s, now_s)
+    return Running(main.market.key, main.market.capacity, max(1, held, wish.min_replicas), warming)
+
+
+# --- what could be had ----------------------------------------------------------------------------------------------
+
+
+def _fitting(wish: Wish, replicas: int, accelerator: str, view: View) -> list[Priced]:
+    """The cheapest first. Speeds were measured on one kind of accelerator, and say nothing of another."""
+    shape, workers = Shape.of(wish.resources, wish.labels), replicas * wish.replica_workers
+    found = []
+    for offer in view.offers:
+        copies = copies_on(offer, shape, view)
+        if copies and offer.price_uusd_per_h and (not accelerator or offer.accelerator == accelerator):
+            nodes = math.ceil(workers / copies)
+            found.append(Priced(offer, math.ceil(offer.price_uusd_per_h * nodes / replicas)))
+    return sorted(found, key=lambda each: (each.uusd_per_h, each.key))
+
+
+def _on_demand(priced: list[Priced], here: tuple[NodeView, ...]) -> Priced | None:
+    """The one that the job is on, else the cheapest."""
+    dear = [each for each in priced if each.offer.market.capacity is Capacity.ON_DEMAND]
+    keys = {node.requested.offer.market.key for node in here}
+    return next((each for each in dear if each.key in keys), dear[0] if dear else None)
+
+
+def _spot(priced: list[Priced], here: tuple[NodeView, ...], view: View) -> list[Priced]:
+    cheap = [each for each in priced if each.offer.market.capacity is Capacity.SPOT]
+    keys = {node.requested.offer.market.key for node in here}
+    open_ = [each.key for each in cheap if not why_closed(each.offer, view)][:_OPEN]
+    return [each for index, each in enumerate(cheap) if index < _MARKETS or each.key in keys or each.key in open_]
+
+
+def _market(each: Priced, here: tuple[NodeView, ...], watch: Watch, view: View) -> SpotMarket:
+    seen = watch.markets[each.key]
+    is_here = any(node.requested.offer.market.key == each.key for node in here)
+    is_open = is_here or not why_closed(each.offer, view)
+    guessed_h = 0.0 if seen.is_up is False else 1e9  # its block is over: perhaps it has just come back
+    age_h = seen.age_h(view.now_s) if seen.is_up is is_open else guessed_h
+    return SpotMarket(each.key, each.uusd_per_h, is_open, _age_h(age_h), seen.tally)
+
+
+def _age_h(age_h: float) -> float:
+    return min(max(age_h, 0.0), 1e9)

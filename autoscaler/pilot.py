@@ -1,0 +1,233 @@
+"""Jobs with a contract -> where each of them is to run, and so what may be bought for it. Pure but for what it keeps of
+the last decisions: a course is set anew after `contract_tick_s`, or as soon as something has changed.
+
+A course becomes a `Steer`: how many workers the job may have, labels that offers for it must have (they go into its
+wish, so that all of packing and the limits hold to them), nodes that it is to leave, or nothing at all while it waits.
+A job of which too little is known is free: it runs as fast as one without a contract, on demand if need be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tradewind.autoscaler.contract.decide import decide
+from tradewind.autoscaler.contract.live import Case, case_of
+from tradewind.autoscaler.contract.view import Choice, ContractDecision, ContractView
+from tradewind.autoscaler.fleet import FleetState, JobRecord
+from tradewind.autoscaler.moves import Holders, works
+from tradewind.autoscaler.packing_stock import why_closed
+from tradewind.autoscaler.steer import Steer
+from tradewind.autoscaler.view import NodeView, View
+from tradewind.model import (
+    LABEL_CLOUD,
+    LABEL_INSTANCE_TYPE,
+    LABEL_MARKET_TYPE,
+    LABEL_ZONE,
+    Capacity,
+    Target,
+    Wish,
+)
+from tradewind.units import format_duration, format_usd
+
+_PLACE = (LABEL_MARKET_TYPE, LABEL_CLOUD, LABEL_ZONE, LABEL_INSTANCE_TYPE)
+WAITING = "waits for spot, as its contract says; `tradewind why job` tells more"
+_FREE = "as without a contract"
+_GAIN = 0.1  # of the cost to the end: what a move must bring
+_SPARE = 3.0  # restarts for which there must be slack before on-demand is left; two are what the policy asks for
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What was decided for one job, and by what."""
+
+    case: Case
+    steer: Steer
+    decision: ContractDecision | None = None
+
+
+@dataclass(slots=True)
+class Pilot:
+    """One of a loop. `courses` are those of the last look."""
+
+    courses: dict[str, Course] = field(default_factory=dict)
+    _signs: dict[str, object] = field(default_factory=dict)
+
+    def look(
+        self, view: View, fleet: FleetState, targets: Mapping[str, Target], left_uusd: Mapping[str, int]
+    ) -> dict[str, Steer]:
+        """`targets`: what the limits leave each job; `left_uusd`: of budgets, by job. While the head does not answer,
+        everything stays as it is."""
+        if view.snapshot is None:
+            return self.steers
+        wishes = {wish.job_id: wish for wish in view.wishes}
+        jobs = [job for job in fleet.open_jobs if job.job_id in wishes and not job.spec.contract.is_empty]
+        self.courses = {
+            job.job_id: self._course(job, wishes[job.job_id], view, fleet, targets, left_uusd.get(job.job_id))
+            for job in jobs
+        }
+        return self.steers
+
+    @property
+    def steers(self) -> dict[str, Steer]:
+        """Of jobs that are not free."""
+        return {name: course.steer for name, course in self.courses.items() if not course.steer.is_free}
+
+    def _course(
+        self,
+        job: JobRecord,
+        wish: Wish,
+        view: View,
+        fleet: FleetState,
+        targets: Mapping[str, Target],
+        left_uusd: int | None,
+    ) -> Course:
+        most = targets[job.job_id].replicas if job.job_id in targets else wish.max_replicas
+        sign = _sign(job, wish, most, view, fleet)
+        known = self.courses.get(job.job_id)
+        if known is not None and self._signs.get(job.job_id) == sign:
+            return known
+        self._signs[job.job_id] = sign
+        case = case_of(job, wish, most, view, fleet, view.settings.contract_tick_s, left_uusd)
+        return course_of(case, view)
+
+
+def _sign(job: JobRecord, wish: Wish, most: int, view: View, fleet: FleetState) -> object:
+    """Whatever is another one than at the last look asks for a new decision."""
+    pace = fleet.paces.get(job.job_id)
+    nodes = tuple(
+        (node.launch_id, node.is_coming, node.is_leaving)
+        for node in view.nodes
+        if node.launch_id in job.holdings or job.job_id in node.requested.jobs
+    )
+    blocks = frozenset(key for key, block in view.memory.blocks.items() if block.until_s > view.now_s)
+    turn = int(view.now_s // view.settings.contract_tick_s)
+    working = pace.is_working if pace is not None else False
+    return turn, wish, most, nodes, blocks, working, tuple(job.holdings), view.blind_clouds
+
+
+# --- one course -----------------------------------------------------------------------------------------------------
+
+
+def course_of(case: Case, view: View) -> Course:
+    """The decision for one job, and what it means for the loop."""
+    if case.contract is None or not _is_bound(case.contract):
+        why = case.unknown or "its budget pays for on-demand to the end"
+        return Course(case, Steer(case.job.job_id, _FREE, why, is_free=True))
+    decision = _decided(case, case.contract, view)
+    return Course(case, _steer(case, case.contract, decision, view), decision)
+
+
+def _is_bound(contract: ContractView) -> bool:
+    """Who has no deadline and can pay for on-demand to the end is in no need of waiting for spot."""
+    if contract.deadline_at_s is not None or contract.budget_left_uusd is None:
+        return contract.deadline_at_s is not None
+    sizes = range(1, len(contract.speeds) + 1)
+    hours = ((contract.work_left_s / contract.speeds[n - 1] + contract.restart_s) / 3600.0 * n for n in sizes)
+    return min(hours) * contract.on_demand_uusd_per_h > contract.budget_left_uusd
+
+
+def _decided(case: Case, contract: ContractView, view: View) -> ContractDecision:
+    """The policy's word, with two things that only a fleet knows: nothing can be waited for where no spot is sold, and
+    a job that moves to a node that is bought first loses no more than the handing over."""
+    found = decide(contract)
+    if found.choice.capacity is None and not contract.spot and found.beaten:
+        best = min(found.beaten, key=lambda choice: choice.cost_uusd)
+        return replace(found, choice=best, reason="no spot market sells what fits it")
+    found, running = _settled(found, contract), contract.running
+    if running is None and found.slack_s < contract.restart_s:
+        slack = format_duration(found.slack_s) if found.slack_s > 0 else "no"
+        start = format_duration(contract.restart_s)
+        return replace(found, reason=f"{slack} slack, and a start takes {start}: on demand at once, as fast as it can")
+    is_late = found.slack_s < contract.restart_s and found.slack_s >= view.settings.market.handover_s
+    if is_late and running is not None and running.capacity is Capacity.SPOT and case.wish.can_move:
+        choice = Choice(contract.on_demand_key, Capacity.ON_DEMAND, contract.fastest, _on_demand_uusd(contract))
+        slack = format_duration(found.slack_s)
+        return replace(found, choice=choice, reason=f"{slack} of slack are too little to lose a machine now")
+    return found
+
+
+def _settled(found: ContractDecision, contract: ContractView) -> ContractDecision:
+    """Nobody moves for next to nothing, and who leaves on-demand has slack to spare: otherwise the next save or the
+    next slow step would send him back, and both moves were in vain. To on-demand the way is always open."""
+    running, best = contract.running, found.choice
+    if running is None or best.capacity is Capacity.ON_DEMAND or best.key == running.key:
+        return found
+    here = [other for other in found.beaten if (other.key, other.replicas) == (running.key, running.replicas)]
+    needed_s = _SPARE * contract.restart_s + contract.tick_s
+    if here and here[0].cost_uusd * (1.0 - _GAIN) <= best.cost_uusd:
+        return replace(found, choice=here[0], reason=f"{found.reason}: too little is gained by that to move")
+    if here and running.capacity is Capacity.ON_DEMAND and found.slack_s < needed_s:
+        slack, needed = format_duration(max(0.0, found.slack_s)), format_duration(needed_s)
+        reason = f"on demand, {slack} of slack are too little to leave it: {needed} are asked for"
+        return replace(found, choice=here[0], reason=reason)
+    return found
+
+
+def _on_demand_uusd(contract: ContractView) -> float:
+    size = contract.fastest
+    return contract.on_demand_uusd_per_h * size * contract.work_left_s / contract.speeds[size - 1] / 3600.0
+
+
+def _steer(case: Case, contract: ContractView, decision: ContractDecision, view: View) -> Steer:
+    choice, wish = decision.choice, case.wish
+    replicas = max(choice.replicas, wish.min_replicas, 1)
+    stays = contract.running is not None and contract.running.key == choice.key
+    return Steer(
+        case.job.job_id,
+        _what(choice),
+        f"{decision.reason}; {case.basis}",
+        tuple(f"{_what(other)} at {format_usd(round(other.cost_uusd))} expected" for other in decision.beaten),
+        waits=choice.capacity is None,
+        workers=replicas * wish.replica_workers,
+        labels=_labels(choice, stays, view),
+        misplaced=frozenset(_misplaced(case, choice, stays, view)),
+        is_net=choice.capacity is Capacity.ON_DEMAND and decision.slack_s >= contract.restart_s,
+    )
+
+
+def _what(choice: Choice) -> str:
+    if choice.capacity is None:
+        return "waits for spot"
+    if choice.capacity is Capacity.ON_DEMAND:
+        return f"on demand x {choice.replicas}"
+    return f"{choice.key} x {choice.replicas}"
+
+
+def _labels(choice: Choice, stays: bool, view: View) -> dict[str, str]:
+    """Of on-demand, any will do. A spot market that the job is in and that sells no more is completed from others."""
+    if choice.capacity is None:
+        return {}
+    offer = next((offer for offer in view.offers if offer.market.key == choice.key), None)
+    if choice.capacity is Capacity.ON_DEMAND or offer is None or (stays and why_closed(offer, view)):
+        return {LABEL_MARKET_TYPE: str(choice.capacity)}
+    return {name: value for name, value in offer.labels.items() if name in _PLACE}
+
+
+def _misplaced(case: Case, choice: Choice, stays: bool, view: View) -> Iterable[str]:
+    """Nodes that it should leave and can: one whose work cannot move, or that others hold to, is left alone."""
+    held = [node for node in case.here if node.launch_id in case.job.holdings]
+    wrong = [node for node in held if not _is_right(node, choice, stays)]
+    if not wrong or (choice.capacity is not Capacity.ON_DEMAND and not view.settings.market.exchange):
+        return ()
+    holders = Holders.of(replace(view, steers={}), wrong)
+    return (node.launch_id for node in wrong if works(node) and holders.load_of(node) is not None)
+
+
+def _is_right(node: NodeView, choice: Choice, stays: bool) -> bool:
+    market = node.requested.offer.market
+    if market.capacity is not choice.capacity:
+        return False
+    return market.capacity is Capacity.ON_DEMAND or stays or market.key == choice.key
+
+
+# --- what the loop is told ------------------------------------------------------------------------------------------
+
+
+def steered(wishes: Sequence[Wish], steers: Mapping[str, Steer]) -> tuple[Wish, ...]:
+    """Wishes as their contracts have them: so many workers, on such offers."""
+    return tuple(_steered(wish, steers[wish.job_id]) if wish.job_id in steers else wish for wish in wishes)
+
+
+def _steered(wish: Wish, steer: Steer) -> Wish:
+    return replace(wish, max_workers=min(wish.max_workers, steer.workers), labels={**wish.labels, **steer.labels})

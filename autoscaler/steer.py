@@ -1,0 +1,26 @@
+"""What the contract of one job asks of the loop until the next decision. Values only; pilot.py makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Steer:
+    """`what` names the choice, in words that stay the same while it does; `why` is what it was chosen for."""
+
+    job_id: str
+    what: str
+    why: str
+    beaten: tuple[str, ...] = ()
+    is_free: bool = False  # nothing is asked: it is bought for as if it had no contract
+    waits: bool = False  # nothing is bought for it, and what it holds is given back
+    workers: int = 0  # that it may have
+    labels: Mapping[str, str] = field(default_factory=dict)  # that offers for it must have
+    misplaced: frozenset[str] = frozenset()  # launch ids that it is to leave, once there is room where it should be
+    is_net: bool = False  # it is to get there, and has the time, even where nothing may be bought beside what it has
+
+    @property
+    def reason(self) -> str:
+        return f"{self.what}: {self.why}"

@@ -1,0 +1,248 @@
+"""Contracts on the real loop, with pretend machines and scripted markets: where jobs run, what is bought, who waits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from contract_world import DEAR, JOB, OTHER, SETTINGS, SPOT, Closed, H, Voyage
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tradewind.autoscaler.fleet import FleetState
+from tradewind.autoscaler.limits import Limits
+from tradewind.autoscaler.market import MarketSettings
+from tradewind.autoscaler.treasury import Unlimited
+from tradewind.events import LaunchRequested
+from tradewind.model import Capacity, Contract
+
+DRY = {SPOT.market.key: [(1500.0, 6000.0)]}
+SPOT_X1, DEAR_X1 = f"{SPOT.market.key} x 1", "on demand x 1"
+
+
+def voyage(
+    deadline_h: float | None = 2.0, closed: Closed | None = None, work_h: float = 1.0, **changes: object
+) -> Voyage:
+    stated_h = changes.pop("stated_h", work_h)
+    contract = Contract(
+        deadline_at_s=None if deadline_h is None else deadline_h * H,
+        work_s=None if stated_h is None else stated_h * H,  # type: ignore[operator]
+    )
+    return Voyage(work_h, contract, closed or {}, **changes)  # type: ignore[arg-type]
+
+
+def bought(v: Voyage) -> list[str]:
+    """Markets in which nodes were had, in order."""
+    had = [node for node in v.world.fleet.nodes.values() if node.launched_at_s is not None]
+    return [node.offer.market.key for node in had]
+
+
+# --- stories --------------------------------------------------------------------------------------------------------
+
+
+def test_spot_while_there_is_some_and_on_demand_in_time_when_it_runs_dry() -> None:
+    v = voyage(closed=DRY).run(3 * H)
+    assert v.ended_s is not None
+    assert v.ended_s <= 2 * H
+    assert v.choices[:2] == [SPOT_X1, "waits for spot"]
+    assert v.choices[-1] == DEAR_X1
+    assert bought(v) == [SPOT.market.key, DEAR.market.key]
+    assert "of slack" in v.decisions[0].reason
+    assert v.decisions[1].alternatives, "what it beat is on record"
+
+
+def test_with_plenty_of_time_nothing_is_bought_on_demand() -> None:
+    v = voyage(deadline_h=6.0, closed=DRY).run(6 * H)
+    assert v.ended_s is not None
+    assert set(bought(v)) == {SPOT.market.key}
+
+
+def test_without_slack_it_begins_on_demand() -> None:
+    v = voyage(deadline_h=1.08).run(2 * H)
+    assert v.choices[0] == DEAR_X1
+    assert v.ended_s is not None
+    assert v.ended_s <= 1.08 * H
+
+
+def test_while_it_waits_its_demand_is_withheld_and_said() -> None:
+    v = voyage(closed=DRY).run(1800)
+    plan = v.world.loop.plan
+    assert plan is not None
+    assert [hold.jobs for hold in plan.holds if "waits for spot" in hold.reason] == [(JOB,)]
+    assert not v.markets()
+
+
+def test_back_to_spot_when_it_comes_with_the_new_node_first() -> None:
+    v = voyage(deadline_h=3.0, work_h=2.0, closed={SPOT.market.key: [(0.0, 1900.0)]})
+    both = False
+    while v.ended_s is None and v.now_s < 3 * H:
+        before = v.done
+        v.tick()
+        both = both or v.markets() == {SPOT.market.key, DEAR.market.key}
+        assert v.done >= before, "nothing is done twice: it hands over"
+    assert bought(v)[0] == DEAR.market.key
+    assert SPOT.market.key in bought(v)
+    assert both, "both are there while it moves"
+    assert v.ended_s is not None
+
+
+def test_the_safety_net_moves_a_job_off_spot_and_loses_no_work() -> None:
+    """It was said to be half as long as it is: with its steps, the slack is seen to be too short for a loss."""
+    v = voyage(deadline_h=1.09, work_h=1.0, stated_h=0.5)
+    before = 0.0
+    while v.ended_s is None and v.now_s < 2 * H:
+        v.tick()
+        assert v.done >= before
+        before = v.done
+    assert bought(v) == [SPOT.market.key, DEAR.market.key]
+    assert v.ended_s is not None
+    assert v.ended_s <= 1.09 * H
+    drained = [node for node in v.world.fleet.nodes.values() if node.offer.market.capacity is Capacity.SPOT]
+    assert drained[0].ended_at_s is not None
+
+
+def test_another_spot_market_is_taken_before_on_demand() -> None:
+    v = voyage(closed=DRY, offers=(SPOT, OTHER, DEAR)).run(3 * H)
+    assert bought(v) == [SPOT.market.key, OTHER.market.key]
+    assert v.choices == [SPOT_X1, f"{OTHER.market.key} x 1"]
+
+
+def test_more_workers_when_the_deadline_asks_for_them() -> None:
+    v = voyage(deadline_h=1.0, work_h=1.5, workers=(1, 2)).run(2 * H)
+    assert v.ended_s is not None
+    assert v.ended_s <= H
+    slow = voyage(deadline_h=5.0, work_h=1.5, workers=(1, 2)).run(600)
+    assert slow.world.loop.targets[JOB].workers == 1
+    assert slow.choices == [SPOT_X1]
+
+
+# --- who is left alone ----------------------------------------------------------------------------------------------
+
+
+def test_without_a_contract_nothing_is_decided_and_nothing_changes() -> None:
+    free, bound = voyage(deadline_h=None, stated_h=None, closed=DRY).run(2400), voyage(closed=DRY).run(2400)
+    assert free.choices == []
+    assert not free.world.fleet.paces
+    assert free.markets() == {DEAR.market.key}
+    assert bound.markets() == set()
+
+
+def test_what_is_not_known_costs_money_and_no_deadline() -> None:
+    v = voyage(deadline_h=1.5, stated_h=None, closed={SPOT.market.key: [(0.0, 9 * H)]}, reports=False).run(2 * H)
+    assert v.choices == ["as without a contract"]
+    assert "not known" in v.decisions[0].reason
+    assert v.ended_s is not None
+    assert v.ended_s <= 1.5 * H
+
+
+def test_its_steps_tell_what_nobody_said() -> None:
+    v = voyage(deadline_h=4.0, stated_h=None, closed=DRY).run(4 * H)
+    assert v.choices[0] == "as without a contract"
+    assert SPOT_X1 in v.choices
+    assert v.ended_s is not None
+
+
+def test_a_job_that_cannot_move_is_not_moved() -> None:
+    v = voyage(deadline_h=1.09, work_h=1.0, stated_h=0.5, can_move=False).run(2 * H)
+    assert bought(v) == [SPOT.market.key]
+
+
+def test_exchange_does_not_move_it_against_its_contract() -> None:
+    """Spot is cheaper, and steady: without a contract the work would go there, with this one it stays."""
+    market = MarketSettings(exchange_hysteresis_s=60, exchange_horizon_s=50 * H)
+    dry = {SPOT.market.key: [(0.0, 650.0)]}
+    free = Voyage(1.0, Contract(), dry, settings=replace(SETTINGS, market=market)).run(2 * H)
+    assert SPOT.market.key in bought(free)
+    v = voyage(deadline_h=1.03, closed=dry, settings=replace(SETTINGS, market=market)).run(2 * H)
+    assert bought(v) == [DEAR.market.key]
+
+
+def test_work_that_is_never_to_be_moved_to_save_money_stays() -> None:
+    market = MarketSettings(exchange=False)
+    closed = {SPOT.market.key: [(0.0, 1900.0)]}
+    v = voyage(deadline_h=3.0, work_h=2.0, closed=closed, settings=replace(SETTINGS, market=market)).run(3 * H)
+    assert set(bought(v)) == {DEAR.market.key}
+
+
+def test_where_limits_allow_one_node_the_old_one_goes_first() -> None:
+    limits = replace(SETTINGS, limits=Limits(max_nodes=1))
+    v = voyage(deadline_h=1.1, work_h=1.0, stated_h=0.5, settings=limits).run(2 * H)
+    assert bought(v) == [SPOT.market.key, DEAR.market.key]
+    assert v.ended_s is not None
+
+
+class Purse(Unlimited):
+    def __init__(self, left_uusd: int) -> None:
+        self.left = left_uusd
+
+    def left_uusd(self) -> dict[str, int]:
+        return {JOB: self.left}
+
+
+def test_a_budget_alone_waits_for_spot_only_where_on_demand_would_not_be_paid() -> None:
+    for left_uusd, wanted in ((5_000_000, set()), (400_000, {"waits for spot"})):
+        v = Voyage(1.0, Contract(budget_uusd=left_uusd, work_s=H), DRY)
+        v.world.loop.keep_within(Purse(left_uusd))
+        v.run(2400)
+        assert set(v.choices) & {"waits for spot"} == wanted
+
+
+# --- laws -----------------------------------------------------------------------------------------------------------
+
+_SPELLS = st.lists(st.tuples(st.integers(0, 9000), st.integers(60, 4000)), max_size=4)
+
+
+def keeps(spells: list[tuple[int, int]], factor: float, stated: float | None) -> None:
+    closed = {SPOT.market.key: [(float(start), float(start + length)) for start, length in spells]}
+    blank = voyage(work_h=0.6)
+    allowed_s = blank.all_on_demand_s() * max(factor, 1.2 if stated == 0.5 else 1.0)
+    stated_h = None if stated is None else stated * 0.6
+    v = voyage(allowed_s / H, closed, work_h=0.6, stated_h=stated_h).run(allowed_s + H)
+    assert v.ended_s is not None
+    assert v.ended_s <= allowed_s
+
+
+@pytest.mark.parametrize(
+    ("spells", "factor", "stated"),
+    [([(0, 9999)], 1.0, 1.0), ([(400, 9999)], 1.2, None), ([(300, 500), (1500, 9000)], 1.5, 2.0)],
+)
+def test_deadlines_are_kept(spells: list[tuple[int, int]], factor: float, stated: float | None) -> None:
+    keeps(spells, factor, stated)
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(_SPELLS, st.sampled_from([1.0, 1.02, 1.1, 1.2, 1.5, 2.5]), st.sampled_from([None, 0.5, 1.0, 2.0]))
+def test_a_deadline_that_on_demand_would_keep_is_kept(
+    spells: list[tuple[int, int]], factor: float, stated: float | None
+) -> None:
+    """Whatever the market does, and whatever was said of the work: on-demand from the first tick on would be in time.
+    Where the work was said to be less than it is, there must be time to see it."""
+    keeps(spells, factor, stated)
+
+
+def restarts_change_nothing(spells: list[tuple[int, int]], restarts: list[int]) -> None:
+    closed = {SPOT.market.key: [(float(start), float(start + length)) for start, length in spells]}
+    through = voyage(1.4, closed, work_h=0.6).run(2 * H)
+    again = voyage(1.4, closed, work_h=0.6).run(2 * H, [float(at_s) for at_s in restarts])
+    assert [(e.at_s, e.reason) for e in again.decisions] == [(e.at_s, e.reason) for e in through.decisions]
+    assert again.ended_s == through.ended_s
+    folded, live = FleetState.fold(again.world.events), again.world.fleet
+    assert (folded.paces, folded.spells, folded.courses) == (live.paces, live.spells, live.courses)
+
+
+def test_a_new_controller_changes_nothing() -> None:
+    restarts_change_nothing([(700, 1300)], [650, 900])
+
+
+@pytest.mark.slow
+@settings(max_examples=15, deadline=None)
+@given(_SPELLS, st.lists(st.integers(100, 5000), min_size=1, max_size=3))
+def test_a_new_controller_in_the_middle_changes_nothing(spells: list[tuple[int, int]], restarts: list[int]) -> None:
+    restarts_change_nothing(spells, restarts)
+
+
+def test_nodes_say_for_whom_they_were_bought() -> None:
+    v = voyage().run(100)
+    launches = [event for event in v.world.events if isinstance(event, LaunchRequested)]
+    assert [event.jobs for event in launches] == [(JOB,)]
