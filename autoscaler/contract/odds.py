@@ -8,7 +8,7 @@ Gamma prior:
     rate = (ends seen + weight) / (hours seen + weight / prior rate)
 
 The prior rates are round figures for GPU machines, from public records of 2022 and 2023; after some ends they hardly
-count.
+count. Markets change, so what was seen counts half as much after `HALF_LIFE_H`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from dataclasses import dataclass
 YOUNG_H = 0.75
 PRIOR_PER_H = (1.2, 0.4, 1.0, 0.2)  # none: young, old; some: young, old
 PRIOR_ENDS = (3.0, 2.0, 3.0, 2.0)
-PRIOR_OTHER = 0.5  # where several markets are watched, and no loss was seen yet
+HALF_LIFE_H = 48.0
+PRIOR_OPEN = 0.5  # that one other market is open at a loss, where no loss was seen yet
 _STEPS_PER_OCTAVE = 2  # rates are rounded: a table that is solved serves for many ticks
 
 
@@ -53,11 +54,13 @@ class Odds:
     other: float = 0.0  # chance that another market has a machine when one is lost
 
 
-def odds_of(spell: Tally, machine: Tally, others: Sequence[float] = ()) -> Odds:
+def odds_of(spell: Tally, machine: Tally, others: Sequence[float] = (), markets: int = 2) -> Odds:
     """`spell`: of all markets together (some or none); `machine`: of the market in question; `others`: of all losses
-    that were seen, (number, number with another market open), if there are other markets."""
+    that were seen, (number, number with another market open), if there are other markets; `markets`: how many in all.
+    """
     lost, held = others if others else (0.0, 0.0)
-    other = (held + PRIOR_OTHER) / (lost + 1.0) if others else 0.0
+    prior = 1.0 - (1.0 - PRIOR_OPEN) ** max(markets - 1, 1)
+    other = (held + prior) / (lost + 1.0) if others else 0.0
     return Odds(
         (rounded(spell.rate_per_h(0)), rounded(spell.rate_per_h(1))),
         (rounded(machine.rate_per_h(2)), rounded(machine.rate_per_h(3))),
@@ -88,6 +91,7 @@ class Sightings:
         if was_up is not None:
             passed_h = max(0.0, at_s - self.at_s) / 3600.0
             age_h = self.age_h(self.at_s)
+            self._fade(0.5 ** (passed_h / HALF_LIFE_H))
             young_h = min(passed_h, max(0.0, YOUNG_H - age_h))
             self.hours[slot(was_up, 0.0)] += young_h
             self.hours[slot(was_up, YOUNG_H)] += passed_h - young_h
@@ -96,6 +100,10 @@ class Sightings:
                 self.since_s, is_lost = at_s, was_up
         self.is_up, self.at_s = is_up, at_s
         return is_lost
+
+    def _fade(self, kept: float) -> None:
+        self.hours = [hours * kept for hours in self.hours]
+        self.ends = [ends * kept for ends in self.ends]
 
     @property
     def tally(self) -> Tally:
