@@ -121,8 +121,16 @@ class Size:
         reaction_s = self.view.tick_s if self.view.reaction_s is None else self.view.reaction_s
         for market in self._candidates():
             lost_h = self._begin_h(_SPOT, market.key)
-            if self.net_s >= lost_h * 3600.0 + reaction_s:
+            if self._may_lose(lost_h * 3600.0 + reaction_s):
                 yield self._spot(market, lost_h)
+
+    def _may_lose(self, lost_s: float) -> bool:
+        """Whether on-demand is in time after a tick of which so much is lost: at the fastest size, for which slower
+        work takes slack as well, or at this one."""
+        view = self.view
+        behind = 1.0 - view.speeds[self.replicas - 1] / view.speeds[view.fastest - 1]
+        fastest_s = self.net_s - behind * max(0.0, view.tick_s - lost_s)
+        return max(fastest_s, view.slack_s(self.replicas) - view.restart_s + _EPSILON_S) >= lost_s
 
     def _has_cheap_spot(self) -> bool:
         """Who waits for spot that costs no less waits for nothing."""

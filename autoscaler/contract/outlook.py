@@ -101,7 +101,7 @@ class _Plays:
         found: Many = self.random.gamma(
             seen.ends[slot] + weight, 1.0 / (seen.hours[slot] + weight / PRIOR_PER_H[slot]), plays
         )
-        return np.maximum(found, 1e-3)
+        return np.maximum(found * seen.daily[slot // 2], 1e-3)
 
     def run(self) -> None:
         self.finish_h[self.work_h <= 0.0] = 0.0
