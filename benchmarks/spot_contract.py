@@ -77,8 +77,17 @@ def read(path: Path) -> Trace:
     """Raises ValueError where it is no trace."""
     found = json.loads(path.read_text())
     gap_s, counts = float(found["metadata"]["gap_seconds"]), np.array(found["data"], float)
-    if counts.ndim != 1 or not len(counts) or not np.isfinite(counts).all() or counts.min() < 0 or not gap_s > 0:
-        raise ValueError(f"{path}: needs gap_seconds above 0, and counts of machines")
+    if (
+        counts.ndim != 1
+        or not len(counts)
+        or not np.isfinite(counts).all()
+        or counts.min() < 0
+        or not gap_s > 0
+        or gap_s % 1.0
+    ):
+        raise ValueError(
+            f"{path}: needs gap_seconds above 0 (whole ones: the optimum is exact), and counts of machines"
+        )
     return Trace(path.stem, gap_s, (counts >= 1)[None])
 
 
@@ -110,7 +119,8 @@ def measure(traces: Sequence[Trace], deadline_h: float, restart_h: float, option
     costs: dict[str, list[float]] = {name: [] for name in (*PEERS, "ours", "optimum")}
     misses = dict.fromkeys((*PEERS, "ours"), 0)
     for trace in traces:
-        task = Task(options.work_h * 3600.0, deadline_h * 3600.0, restart_h * 3600.0, trace.gap_s, options.spot_price)
+        restart_s = float(round(restart_h * 3600.0))
+        task = Task(options.work_h * 3600.0, deadline_h * 3600.0, restart_s, trace.gap_s, options.spot_price)
         found = windows(trace, task, options.every_h)
         if not found:
             print(f"left out, shorter than {deadline_h:g} h: {trace.name}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -55,6 +56,33 @@ def test_what_was_seen_long_ago_counts_less() -> None:
     assert before.ends[3] > 10.0
     assert seen.tally.ends[3] == pytest.approx(before.ends[3] / 4.0, rel=0.02)
     assert seen.tally.rate_per_h(3) < before.rate_per_h(3) / 3.0
+
+
+def watched(days: int, is_up: Callable[[int, int], bool]) -> Sightings:
+    """Six looks an hour; up or not by hour of the day and number of the look."""
+    seen = Sightings()
+    for look in range(days * 144):
+        seen.see(look * 600.0, is_up(look // 6 % 24, look))
+    return seen
+
+
+def test_hours_of_the_day_that_differ_are_learned() -> None:
+    def is_up(hour: int, look: int) -> bool:
+        return look % 2 == 0 if hour < 6 else look % 36 != 0
+
+    wild = watched(21, is_up)
+    wild.see(wild.at_s + 600.0, True)  # midnight
+    assert wild.tally.daily[1] > 1.2
+    for look in range(1, 48):
+        wild.see(wild.at_s + 600.0, is_up((look // 6) % 24, look))
+    assert wild.tally.daily[1] < 1.0
+    assert Tally(daily=(1.0, 2.0)).rate_per_h(3) == pytest.approx(2.0 * PRIOR_PER_H[3])
+
+
+def test_days_without_a_pattern_and_few_sightings_teach_no_hour() -> None:
+    even = watched(21, lambda _hour, look: look % 9 != 0)
+    assert even.tally.daily == pytest.approx((1.0, 1.0), abs=0.15)
+    assert watched(1, lambda hour, look: hour > 5 or look % 2 == 0).tally.daily[1] == pytest.approx(1.0, abs=0.3)
 
 
 def test_a_clock_that_was_set_back_tells_of_no_time() -> None:
