@@ -9,10 +9,10 @@ more, the job goes on as fast as it can.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tradewind.autoscaler.contract.induction import Table, Terms, solve
-from tradewind.autoscaler.contract.odds import YOUNG_H, odds_of, rounded
+from tradewind.autoscaler.contract.odds import YOUNG_H, odds_of, rounded, slot
 from tradewind.autoscaler.contract.view import Choice, ContractDecision, ContractView, SpotMarket
 from tradewind.model import Capacity
 from tradewind.units import format_duration, format_usd
@@ -20,6 +20,7 @@ from tradewind.units import format_duration, format_usd
 _EPSILON_S = 1e-3
 _FAR = 20.0  # slack of so many times the work is as good as no deadline
 _LOOKED_AT = 2  # spot markets, beside the one that the job is in
+_ALL_SIZES = 8  # of more replicas than that, only every half octave is looked at
 _SIZES_PER_OCTAVE = 2  # tables answer for work and slack up to such steps
 _ON_DEMAND, _SPOT = Capacity.ON_DEMAND, Capacity.SPOT
 
@@ -38,22 +39,54 @@ def decide(view: ContractView) -> ContractDecision:
 
 
 def choices(view: ContractView) -> Iterator[Choice]:
-    """All that the safety net lets through. A size is left out where even on spot alone it would cost more than another
-    is expected to: more replicas are used when the deadline, or their speed for the money, is worth it."""
-    best_uusd = math.inf
-    for replicas in _sizes(view):
-        if _cheapest_uusd(view, replicas) >= best_uusd:
-            continue
-        for choice in Size(view, replicas).choices():
-            best_uusd = min(best_uusd, choice.cost_uusd)
-            yield choice
+    """All that the safety net lets through: with the number of replicas that is there now (it needs no restart), with
+    the one that is cheapest for the work, and from there with more and with fewer as long as that is expected to cost
+    less. More replicas are used when the deadline, or their speed for the money, is worth it."""
+    sizes = _sizes(view)
+    begin = [size for size in (_now(view), _start(view, sizes)) if size]
+    found: dict[int, float] = {}
+    for first in dict.fromkeys(begin):
+        yield from _look(view, first, found)
+    for way in (sizes, sizes[::-1]):
+        best = min(found, key=lambda size: found[size], default=0)
+        for size in way[way.index(best) + 1 :] if best in way else ():
+            if size not in found:
+                yield from _look(view, size, found)
+            if found[size] >= found[best]:
+                break
+            best = size
+
+
+def _look(view: ContractView, size: int, found: dict[int, float]) -> Iterator[Choice]:
+    """A size is left out where even on spot alone it would cost more than another is expected to."""
+    known = min(found.values(), default=math.inf)
+    found[size] = math.inf
+    if _cheapest_uusd(view, size) >= known:
+        return
+    for choice in Size(view, size).choices():
+        found[size] = min(found[size], choice.cost_uusd)
+        yield choice
 
 
 def _sizes(view: ContractView) -> list[int]:
-    """The present one first (it needs no restart), then by what they cost for the work."""
-    known = sorted(range(1, len(view.speeds) + 1), key=lambda n: (n / view.speeds[n - 1], n))
-    now = view.running.replicas if view.running else 0
-    return sorted(known, key=lambda n: n != now)
+    """Those that are looked at, the smallest first."""
+    most = len(view.speeds)
+    found = {_now(view), _start(view, range(1, most + 1)), view.fastest, *range(1, min(most, _ALL_SIZES) + 1)}
+    size = _ALL_SIZES
+    while size < most:
+        found |= {size, size * 3 // 2}
+        size *= 2
+    return sorted(size for size in found if 0 < size <= most)
+
+
+def _now(view: ContractView) -> int:
+    return view.running.replicas if view.running else 0
+
+
+def _start(view: ContractView, sizes: Sequence[int]) -> int:
+    """Of all that are in time, the cheapest for the work; 0 where none is."""
+    fit = [size for size in sizes if view.slack_s(size) >= view.restart_s - _EPSILON_S]
+    return min(fit, key=lambda size: (size / view.speeds[size - 1], size), default=0)
 
 
 def _cheapest_uusd(view: ContractView, replicas: int) -> float:
@@ -81,22 +114,31 @@ class Size:
         if self.slack_h + _EPSILON_S / 3600.0 < self._begin_h(_ON_DEMAND, self.view.on_demand_key):
             return
         yield self._on_demand()
-        if not self.is_up and self.net_s >= self.view.tick_s:
+        if not self.is_up and self._has_cheap_spot() and self.net_s >= self.view.tick_s:
             table = self.table()
             hours = table.at(table.idle, self.age_h >= YOUNG_H, self.work_h, self.slack_h)
             yield Choice("", None, self.replicas, hours * self.uusd)
         reaction_s = self.view.tick_s if self.view.reaction_s is None else self.view.reaction_s
         for market in self._candidates():
             lost_h = self._begin_h(_SPOT, market.key)
-            if self.net_s >= lost_h * 3600.0 + reaction_s:
+            if self._may_lose(lost_h * 3600.0 + reaction_s):
                 yield self._spot(market, lost_h)
 
+    def _may_lose(self, lost_s: float) -> bool:
+        """Whether on-demand is in time after a tick of which so much is lost: at the fastest size, for which slower
+        work takes slack as well, or at this one."""
+        view = self.view
+        behind = 1.0 - view.speeds[self.replicas - 1] / view.speeds[view.fastest - 1]
+        fastest_s = self.net_s - behind * max(0.0, view.tick_s - lost_s)
+        return max(fastest_s, view.slack_s(self.replicas) - view.restart_s + _EPSILON_S) >= lost_s
+
+    def _has_cheap_spot(self) -> bool:
+        """Who waits for spot that costs no less waits for nothing."""
+        return any(market.price_uusd_per_h < self.view.on_demand_uusd_per_h for market in self.view.spot)
+
     def _candidates(self) -> list[SpotMarket]:
-        """Open markets that are worth a table: where the job is, and the best ones by price and by how long they have
-        been open."""
-        found = sorted(
-            (each for each in self.view.spot if each.is_open), key=lambda each: (each.price_uusd_per_h, -each.age_h)
-        )
+        """Open markets that are worth a table: where the job is, and the best ones."""
+        found = sorted((each for each in self.view.spot if each.is_open), key=self._price)
         here = [each for each in found[_LOOKED_AT:] if self.here and each.key == self.here.key]
         return found[:_LOOKED_AT] + here
 
@@ -119,7 +161,12 @@ class Size:
 
     def market(self) -> SpotMarket:
         """The spot market that is best now, or was: its rates stand for those to come."""
-        return min(self.view.spot, key=lambda each: (not each.is_open, each.price_uusd_per_h, -each.age_h))
+        return min(self.view.spot, key=lambda each: (not each.is_open, self._price(each)))
+
+    def _price(self, market: SpotMarket) -> tuple[float, float]:
+        """Of an hour of work there, with the restart that a loss will cost; then the one that has been open longest."""
+        loss_per_h = market.seen.rate_per_h(slot(True, market.age_h))
+        return market.price_uusd_per_h * (1.0 + loss_per_h * self.restart_h), -market.age_h
 
     def table(self, market: SpotMarket | None = None) -> Table:
         """With the rates and the price of one market."""
@@ -130,7 +177,7 @@ class Size:
         price = market.price_uusd_per_h / view.on_demand_uusd_per_h if market else 1.0
         return solve(
             Terms(
-                odds_of(view.together, seen, view.others),
+                odds_of(view.together, seen, view.others, len(view.spot)),
                 round(price, 2),
                 rounded(self.restart_h, 8) if self.restart_h > 0.0 else 0.0,
                 _above(self.work_h),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -32,6 +32,10 @@ _ROWS = 36  # of the slack: their number is what costs time, and what makes the 
 _MOST_ROWS = 300  # as if, where restarts cost nearly nothing: the first step is not shorter
 _AGEING_PER_H = 1.0 / YOUNG_H
 _TOO_LONG_H = 1e6  # stands for "cannot be done"
+_LONGEST_H = 64.0  # of work: what is longer is judged as a shorter job with as much slack for its work
+_LEAST_RESTART_H = 0.04  # below, a row would depend on little but its own guess
+_APART = np.subtract.outer(np.arange(_POINTS + 1), np.arange(_POINTS + 1))
+_APART[_APART < 0] = _POINTS + 1  # of no weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +60,11 @@ class Table:
     spot: Values  # on a running spot machine
     without: Values  # on a running on-demand machine, while there is no spot
     beside: Values  # ... while there is
+    scale: float = 1.0  # the job is so many times longer than the one that was solved
 
     def at(self, rows: Values, is_old: bool, work_h: float, slack_h: float) -> float:
         """Between the points, on straight lines; outside of the table, what its edge says."""
+        work_h, slack_h = work_h / self.scale, slack_h / self.scale
         row = min(max(bisect_right(self.slacks_h, slack_h) - 1, 0), len(self.slacks_h) - 2)
         up = (slack_h - self.slacks_h[row]) / (self.slacks_h[row + 1] - self.slacks_h[row])
         up = min(max(up, 0.0), 1.0)
@@ -66,11 +72,12 @@ class Table:
         left = min(int(point), _POINTS - 1)
         right = point - left
         (a, b), (c, d) = rows[row : row + 2, int(is_old), left : left + 2].tolist()
-        return float((1.0 - up) * (a + right * (b - a)) + up * (c + right * (d - c)))
+        return self.scale * float((1.0 - up) * (a + right * (b - a)) + up * (c + right * (d - c)))
 
     def at_all(self, rows: Values, is_old: NDArray[np.bool_], work_h: Values, slack_h: Values) -> Values:
         """The same for many states at once."""
         edges = np.array(self.slacks_h)
+        work_h, slack_h = work_h / self.scale, slack_h / self.scale
         row = np.clip(np.searchsorted(edges, slack_h, side="right") - 1, 0, len(edges) - 2)
         up = np.clip((slack_h - edges[row]) / (edges[row + 1] - edges[row]), 0.0, 1.0)
         point = np.clip(work_h / self.step_h, 0.0, float(_POINTS))
@@ -78,12 +85,12 @@ class Table:
         right, old = point - left, is_old.astype(int)
         low = (1.0 - right) * rows[row, old, left] + right * rows[row, old, left + 1]
         high = (1.0 - right) * rows[row + 1, old, left] + right * rows[row + 1, old, left + 1]
-        found: Values = (1.0 - up) * low + up * high
+        found: Values = self.scale * ((1.0 - up) * low + up * high)
         return found
 
     def on_demand_h(self, work_h: float, slack_h: float, is_up: bool, is_old: bool) -> float:
         """Of who runs on demand. With less slack than a restart he stays there to the end."""
-        if slack_h < self.slacks_h[0]:
+        if slack_h < self.terms.restart_h:
             return work_h
         return self.at(self.beside if is_up else self.without, is_old, work_h, slack_h)
 
@@ -91,10 +98,12 @@ class Table:
 @lru_cache(maxsize=4096)
 def solve(terms: Terms) -> Table:
     """Some milliseconds; the same terms are answered at once."""
-    induction = _Induction(terms)
-    for row in range(len(induction.slacks_h)):
-        induction.fill(row)
-    return induction.table()
+    scale = max(1.0, terms.work_h / _LONGEST_H)
+    restart_h = max(terms.restart_h, _LEAST_RESTART_H)
+    solved = _Induction(replace(terms, restart_h=restart_h, work_h=terms.work_h / scale, slack_h=terms.slack_h / scale))
+    for row in range(len(solved.slacks_h)):
+        solved.fill(row)
+    return solved.table(terms, scale)
 
 
 def _slacks_h(terms: Terms) -> list[float]:
@@ -114,8 +123,9 @@ def _along(rate_per_h: float, step_h: float) -> tuple[Values, Values]:
     """(M, c) with V = M R + price c, for V' = price + rate (R - V) and V(0) = 0."""
     kept = math.exp(-rate_per_h * step_h)
     mean = (1.0 - kept) / (rate_per_h * step_h)
-    apart = np.subtract.outer(np.arange(_POINTS + 1), np.arange(_POINTS + 1))
-    decay = np.where(apart >= 0, kept ** np.maximum(apart, 0).astype(float), 0.0)
+    powers = kept ** np.arange(_POINTS + 2.0)
+    powers[-1] = 0.0
+    decay = powers[_APART]
     decay[:, 0] = 0.0
     matrix = decay * (1.0 - mean)
     matrix[:, :-1] += decay[:, 1:] * (mean - kept)
@@ -230,5 +240,5 @@ class _Induction:
         self.down.work(self.without[row], np.minimum(starts[0], self.beside[row - 1, 0]), None, 1.0)
         self.gone.work(self.beside[row], self.without[row, 0], starts[1], 1.0)
 
-    def table(self) -> Table:
-        return Table(self.terms, self.slacks_h, self.step_h, self.idle, self.spot, self.without, self.beside)
+    def table(self, terms: Terms, scale: float) -> Table:
+        return Table(terms, self.slacks_h, self.step_h, self.idle, self.spot, self.without, self.beside, scale)

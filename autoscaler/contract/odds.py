@@ -8,7 +8,7 @@ Gamma prior:
     rate = (ends seen + weight) / (hours seen + weight / prior rate)
 
 The prior rates are round figures for GPU machines, from public records of 2022 and 2023; after some ends they hardly
-count.
+count. Markets change, so what was seen counts half as much after `HALF_LIFE_H`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from dataclasses import dataclass
 YOUNG_H = 0.75
 PRIOR_PER_H = (1.2, 0.4, 1.0, 0.2)  # none: young, old; some: young, old
 PRIOR_ENDS = (3.0, 2.0, 3.0, 2.0)
-PRIOR_OTHER = 0.5  # where several markets are watched, and no loss was seen yet
+HALF_LIFE_H = 48.0
+DAILY_WEIGHT = 20.0  # ends in an hour of the day before that hour is believed to differ
+DAILY_AHEAD = 6  # hours
+PRIOR_OPEN = 0.5  # that one other market is open at a loss, where no loss was seen yet
 _STEPS_PER_OCTAVE = 2  # rates are rounded: a table that is solved serves for many ticks
 
 
@@ -35,10 +38,15 @@ class Tally:
 
     hours: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     ends: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    daily: tuple[float, float] = (1.0, 1.0)  # none, some: spells end so many times as often at this time of day
 
     def rate_per_h(self, index: int) -> float:
-        weight = PRIOR_ENDS[index]
-        return (self.ends[index] + weight) / (self.hours[index] + weight / PRIOR_PER_H[index])
+        return _rate_per_h(self.ends, self.hours, index) * self.daily[index // 2]
+
+
+def _rate_per_h(ends: Sequence[float], hours: Sequence[float], index: int) -> float:
+    weight = PRIOR_ENDS[index]
+    return (ends[index] + weight) / (hours[index] + weight / PRIOR_PER_H[index])
 
 
 NEVER = Tally()  # seen anything
@@ -53,11 +61,13 @@ class Odds:
     other: float = 0.0  # chance that another market has a machine when one is lost
 
 
-def odds_of(spell: Tally, machine: Tally, others: Sequence[float] = ()) -> Odds:
+def odds_of(spell: Tally, machine: Tally, others: Sequence[float] = (), markets: int = 2) -> Odds:
     """`spell`: of all markets together (some or none); `machine`: of the market in question; `others`: of all losses
-    that were seen, (number, number with another market open), if there are other markets."""
+    that were seen, (number, number with another market open), if there are other markets; `markets`: how many in all.
+    """
     lost, held = others if others else (0.0, 0.0)
-    other = (held + PRIOR_OTHER) / (lost + 1.0) if others else 0.0
+    prior = 1.0 - (1.0 - PRIOR_OPEN) ** max(markets - 1, 1)
+    other = (held + prior) / (lost + 1.0) if others else 0.0
     return Odds(
         (rounded(spell.rate_per_h(0)), rounded(spell.rate_per_h(1))),
         (rounded(machine.rate_per_h(2)), rounded(machine.rate_per_h(3))),
@@ -74,10 +84,11 @@ class Sightings:
     """The fold of one market: is a machine to be had or not, time after time. What was so at the first look is taken
     for old: of spells that are met half-way, most are long ones. A clock that was set back tells of no time."""
 
-    __slots__ = ("at_s", "ends", "hours", "is_up", "since_s")
+    __slots__ = ("at_s", "by_hour", "ends", "hours", "is_up", "since_s")
 
     def __init__(self) -> None:
         self.hours, self.ends = [0.0] * 4, [0.0] * 4
+        self.by_hour = [[[0.0] * 24, [0.0] * 24] for _ in range(2)]  # none, some: ends that were due, ends that came
         self.is_up: bool | None = None
         self.at_s = 0.0
         self.since_s = -math.inf
@@ -88,6 +99,8 @@ class Sightings:
         if was_up is not None:
             passed_h = max(0.0, at_s - self.at_s) / 3600.0
             age_h = self.age_h(self.at_s)
+            self._count(was_up, age_h, passed_h, was_up != is_up)
+            self._fade(0.5 ** (passed_h / HALF_LIFE_H))
             young_h = min(passed_h, max(0.0, YOUNG_H - age_h))
             self.hours[slot(was_up, 0.0)] += young_h
             self.hours[slot(was_up, YOUNG_H)] += passed_h - young_h
@@ -97,10 +110,29 @@ class Sightings:
         self.is_up, self.at_s = is_up, at_s
         return is_lost
 
+    def _count(self, was_up: bool, age_h: float, passed_h: float, is_over: bool) -> None:
+        """By hour of the day. A look after a long break tells of none of them."""
+        if passed_h <= 1.0:
+            hour = int(self.at_s / 3600.0) % 24
+            due, came = self.by_hour[was_up]
+            due[hour] += passed_h * _rate_per_h(self.ends, self.hours, slot(was_up, age_h))
+            came[hour] += is_over
+
+    def _daily(self, is_up: bool) -> float:
+        """The next hours beside the whole day."""
+        due, came = self.by_hour[is_up]
+        hours = [(int(self.at_s / 3600.0) + ahead) % 24 for ahead in range(DAILY_AHEAD)]
+        return sum((came[hour] + DAILY_WEIGHT) / (due[hour] + DAILY_WEIGHT) for hour in hours) / DAILY_AHEAD
+
+    def _fade(self, kept: float) -> None:
+        self.hours = [hours * kept for hours in self.hours]
+        self.ends = [ends * kept for ends in self.ends]
+
     @property
     def tally(self) -> Tally:
         hours, ends = self.hours, self.ends
-        return Tally((hours[0], hours[1], hours[2], hours[3]), (ends[0], ends[1], ends[2], ends[3]))
+        counted = (hours[0], hours[1], hours[2], hours[3]), (ends[0], ends[1], ends[2], ends[3])
+        return Tally(*counted, (self._daily(False), self._daily(True)))
 
     def age_h(self, now_s: float) -> float:
         return (now_s - self.since_s) / 3600.0

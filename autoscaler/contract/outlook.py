@@ -2,7 +2,8 @@
 
 Each play draws its own rates from the posterior of odds.py (so little knowledge gives wide ranges), then spells from
 these rates, and decides by the same table and the same safety net as decide.py. Steps are a tick, or a 500th of the
-time left if that is longer. On-demand may be out of stock when it is asked for: then it waits, an hour on the mean.
+time left (of a long job a quarter of an hour) if that is longer. On-demand may be out of stock when it is asked for:
+then it waits, an hour on the mean.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from tradewind.model import Capacity
 
 Many = NDArray[np.float64]
 _STEPS = 500.0
+_LONGEST_STEP_H = 0.25
+_MOST_STEPS = 3000.0
 _STOCK_OUT_H = 1.0
 _NOTHING, _SPOT, _ON_DEMAND = 0, 1, 2
 
@@ -78,7 +81,9 @@ class _Plays:
         self.uusd, self.restart_h = size.uusd, size.restart_h
         self.time_h = size.work_h + size.slack_h
         self.spot_price = self.table.terms.spot_price
-        self.step_h = max(view.tick_s / 3600.0, self.time_h / _STEPS, 1e-4)
+        self.step_h = max(
+            view.tick_s / 3600.0, min(self.time_h / _STEPS, _LONGEST_STEP_H), self.time_h / _MOST_STEPS, 1e-4
+        )
         seen = size.market().seen if view.spot else Tally()
         self.rates = np.stack([self._draw(view.together, slot, plays) for slot in (0, 1)])
         self.losses = np.stack([self._draw(seen, slot, plays) for slot in (2, 3)])
@@ -96,10 +101,11 @@ class _Plays:
         found: Many = self.random.gamma(
             seen.ends[slot] + weight, 1.0 / (seen.hours[slot] + weight / PRIOR_PER_H[slot]), plays
         )
-        return np.maximum(found, 1e-3)
+        return np.maximum(found * seen.daily[slot // 2], 1e-3)
 
     def run(self) -> None:
-        end_h = 3.0 * self.time_h + 10.0
+        self.finish_h[self.work_h <= 0.0] = 0.0
+        end_h = 3.0 * max(self.time_h, float(self.work_h[0]) + self.restart_h) + 10.0
         while self.now_h < end_h and (self.work_h > 0.0).any():
             self._choose()
             self._work()

@@ -104,6 +104,8 @@ def _faster(view: ContractView, shortest_s: float) -> str:
 def _summary(view: ContractView, found: Outlook | None) -> str:
     if found is None:
         return ""
+    if view.work_left_s <= 0.0:
+        return "there is no work to do, and nothing to pay"
     if view.deadline_at_s is None and view.budget_left_uusd is None:
         return "nothing was promised: spot where there is some"
     word = "can be kept" if found.chance >= LIKELY else "can be kept, but is unlikely to be"

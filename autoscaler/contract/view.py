@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tradewind.autoscaler.contract.odds import NEVER, Tally
@@ -54,9 +55,11 @@ class ContractView:
         for name in ("work_left_s", "restart_s", "tick_s"):
             if not 0.0 <= getattr(self, name) < float("inf"):
                 raise _problem(name, "must be a number of seconds, 0 or more")
+        if self.deadline_at_s is not None and math.isnan(self.deadline_at_s):
+            raise _problem("deadline_at_s", "must be a moment, or None for no deadline")
         if self.on_demand_uusd_per_h <= 0 or any(market.price_uusd_per_h <= 0 for market in self.spot):
             raise _problem("price", "must be above 0: an unknown price is no price")
-        if not self.speeds or min(self.speeds) <= 0.0:
+        if not self.speeds or not all(0.0 < speed < math.inf for speed in self.speeds):
             raise _problem("speeds", "must be above 0, one for each number of replicas")
 
     @property

@@ -88,11 +88,21 @@ def test_the_safety_net_of_uniform_progress(bench: Any) -> None:
     assert player(late) == bench.world.ON_DEMAND
 
 
+def test_who_is_on_spot_stays_there_behind_the_safety_net(bench: Any) -> None:
+    """The rule of the paper asks who has nothing."""
+    job = task(bench)
+    for make in (bench.peers.UniformProgress, bench.peers.Greedy):
+        on_spot = bench.world.Sight(3, 330.0, 500.0, 0, 0.0, np.array([True]))
+        assert make(job)(on_spot) == 0
+        lost = bench.world.Sight(3, 330.0, 500.0, bench.world.NOTHING, 0.0, np.array([True]))
+        assert make(job)(lost) == bench.world.ON_DEMAND
+
+
 def test_a_trace_is_read_and_nonsense_is_refused(bench: Any, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps({"metadata": {"gap_seconds": 300}, "data": [1, 0, 4]}))
     assert bench.main.read(path).has_spot.tolist() == [[True, False, True]]
-    for data, gap in (([], 300), ([1, -1], 300), ([1], 0)):
+    for data, gap in (([], 300), ([1, -1], 300), ([1], 0), ([1], 0.5)):
         path.write_text(json.dumps({"metadata": {"gap_seconds": gap}, "data": data}))
         with pytest.raises(ValueError, match="needs"):
             bench.main.read(path)
@@ -115,10 +125,36 @@ def test_the_bars(bench: Any) -> None:
     def holds(*settings: Any, took_s: float = 1e-3) -> list[bool]:
         return [bar.holds for bar in bench.main.bars_of(settings, [took_s], 1.08)]
 
-    assert holds(setting(bench, 1.05)) == [True, True, True, True]
-    assert holds(setting(bench, 1.05, missed=1)) == [False, True, True, True]
-    assert holds(setting(bench, 1.0), setting(bench, 1.25)) == [True, False, False, True]
-    assert holds(setting(bench, 1.05), took_s=6e-3) == [True, True, True, False]
+    assert holds(setting(bench, 1.05)) == [True, True, True, True, True]
+    assert holds(setting(bench, 1.05, missed=1)) == [False, True, True, True, True]
+    assert holds(setting(bench, 1.0), setting(bench, 1.25)) == [True, False, False, False, True]
+    assert holds(setting(bench, 1.05), took_s=6e-3) == [True, True, True, True, False]
+
+
+def test_both_means_of_the_ratio_must_hold(bench: Any) -> None:
+    """Jobs that cost little weigh as much as others in the second."""
+    found = setting(bench, 1.0)
+    for name in found.costs:
+        found.costs[name] += [10.0 * found.costs[name][0]]
+    found.costs["ours"][0] = 1.3  # of one job that costs a tenth of the other
+    holds = {bar.name: bar.holds for bar in bench.main.bars_of([found], [1e-3], 1.08)}
+    assert holds["cost / optimum, mean of all settings"]
+    assert not holds["cost / optimum, mean of all jobs"]
+
+
+def test_settings_are_told_to_programs_and_short_traces_are_named(
+    bench: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, ticks in (("long", 60), ("short", 20)):
+        trace = {"metadata": {"gap_seconds": 600}, "data": [1, 1, 0] * (ticks // 3)}
+        (tmp_path / f"{name}.json").write_text(json.dumps(trace))
+    words = ["--traces", str(tmp_path), "--work-h", "5", "--deadline-h", "6,7", "--restart-h", "0.05", "--every-h", "2"]
+    bench.main.main([*words, "--json"])
+    shown = capsys.readouterr()
+    rows = [row for row in map(json.loads, shown.out.splitlines()) if "deadline_h" in row]
+    assert [(row["deadline_h"], row["jobs"], row["missed"]["ours"]) for row in rows] == [(6.0, 3, 0), (7.0, 2, 0)]
+    assert all(row["mean_cost_h"]["ours"] >= row["mean_cost_h"]["optimum"] for row in rows)
+    assert "shorter than 6 h: short" in shown.err
 
 
 def test_the_table_of_calibration(bench: Any) -> None:

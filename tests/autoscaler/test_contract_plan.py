@@ -68,6 +68,14 @@ def test_what_cannot_be_kept_says_what_would_help(
     assert remedy in found.remedies[0]
 
 
+def test_no_work_costs_nothing_and_says_so() -> None:
+    found = plan(replace(asked(70.0, 10.0), work_left_s=0.0), plays=20)
+    assert found.is_feasible
+    assert "no work" in found.summary
+    assert found.outlook is not None
+    assert (found.outlook.cost_uusd, found.outlook.finish_s, found.outlook.chance) == (0, 0.0, 1.0)
+
+
 def test_an_unlikely_contract_says_so() -> None:
     found = plan(asked(50.0, 60.0), plays=100)
     assert found.is_feasible
