@@ -83,6 +83,8 @@ class Simulation:
         now_s = 0.0
         while not self.world.is_over:
             now_s = self._ticked_s = self._next_tick_s(now_s)
+            if self.world.is_over:
+                break
             self.world.advance(now_s)
             if self.contracts is not None:
                 self.contracts.look(now_s)
@@ -91,7 +93,7 @@ class Simulation:
                 self._act(make_plan(self.look(now_s), policies=self.policies), now_s)
                 self.world.tally.plans += 1
             self._check(now_s)
-        self.world.end_all(max(self.world.moved_s, 0.0))
+        self.world.end_all(self.world.moved_s)
         return self.world.tally
 
     # --- time -------------------------------------------------------------------------------------------------
@@ -106,7 +108,7 @@ class Simulation:
             if world.is_news or world.opened or wake_s <= now_s:
                 return self._tick(now_s)
             event_s = world.next_s
-            if wake_s < event_s or world.is_over or event_s == math.inf:
+            if world.is_over or wake_s < event_s or event_s == math.inf:
                 return self._tick(wake_s if wake_s < math.inf else now_s)
             world.advance(event_s)
             now_s = max(now_s, event_s)

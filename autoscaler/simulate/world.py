@@ -98,7 +98,8 @@ class World:
         return min(event_s, self._next_job.submit_s) if self._next_job is not None else event_s
 
     def advance(self, until_s: float) -> None:
-        while True:
+        """All that happens until then; nothing after the last job."""
+        while self.open or self._next_job is not None:
             job, event_s = self._next_job, self._events[0][0] if self._events else math.inf
             if job is not None and job.submit_s <= event_s:
                 if job.submit_s > until_s:

@@ -22,7 +22,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   max-width: 980px; padding: 32px 20px }
 h1 { font-size: 26px; margin: 0 } h2 { font-size: 17px; margin: 36px 0 10px } h3 { font-size: 14px; margin: 0 0 6px }
 p, .soft, li { color: var(--soft) } p { margin: 4px 0 } ul { padding-left: 20px; margin: 6px 0 }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(240px, 1fr)); gap: 12px; margin: 22px 0 }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(205px, 1fr)); gap: 12px; margin: 22px 0 }
 .card { background: var(--card); border-radius: 10px; padding: 12px 16px; border-left: 5px solid }
 .card b { display: block; font-size: 22px; white-space: nowrap; font-variant-numeric: tabular-nums }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(400px, 1fr)); gap: 14px }
@@ -63,7 +63,7 @@ def render_page(comparison: Comparison) -> str:
 def _is_drawn(name: str, results: Sequence[Result]) -> bool:
     if name == "deadlines missed":
         return any(result.deadlines for result in results)
-    return name != "cost, of the first" or len(results) > 1
+    return name != "cost, to the first" or len(results) > 1
 
 
 def _card(result: Result, colour: str) -> str:

@@ -16,17 +16,17 @@ _DIM, _RESET = "\x1b[2m", "\x1b[0m"
 _ROWS, _NARROWEST = 8, 72
 FIGURES: tuple[tuple[str, Callable[[Result], Figure], Callable[[float], str]], ...] = (
     ("cost", lambda result: result.cost_uusd, lambda value: format_usd(round(value))),
-    ("cost, of the first", lambda result: result.cost_ratio, lambda value: f"{value:.3f}"),
-    ("mean wait", lambda result: result.wait_mean_s, format_duration),
-    ("95 % wait less than", lambda result: result.wait_p95_s, format_duration),
-    ("mean time to the end", lambda result: result.completion_mean_s, format_duration),
-    ("95 % take less than", lambda result: result.completion_p95_s, format_duration),
+    ("cost, to the first", lambda result: result.cost_ratio, lambda value: f"{value:.3f}"),
+    ("wait, mean", lambda result: result.wait_mean_s, format_duration),
+    ("wait, 95th percentile", lambda result: result.wait_p95_s, format_duration),
+    ("completion, mean", lambda result: result.completion_mean_s, format_duration),
+    ("completion, 95th percentile", lambda result: result.completion_p95_s, format_duration),
     ("deadlines missed", lambda result: result.misses, lambda value: f"{value:.1%}"),
     ("utilisation", lambda result: result.utilisation, lambda value: f"{value:.1%}"),
-    ("fairness of jobs", lambda result: result.fairness, lambda value: f"{value:.3f}"),
+    ("fairness of jobs (Jain)", lambda result: result.fairness, lambda value: f"{value:.3f}"),
 )
 PLAIN: tuple[tuple[str, Callable[[Result], str]], ...] = (
-    ("fairness of tenants", lambda result: f"{result.fairness_tenants:.3f}"),
+    ("fairness of tenants (Jain)", lambda result: f"{result.fairness_tenants:.3f}"),
     ("spot, of the cost", lambda result: f"{result.spot_share:.0%}"),
     ("GPU-hours paid", lambda result: f"{result.paid_gpu_h:,.0f}"),
     ("... done again or restarting", lambda result: f"{result.lost_gpu_h:,.1f}"),
@@ -48,7 +48,7 @@ def comparison_text(comparison: Comparison, width: int = 80, *, coloured: bool =
                 *_bars("cost", results, lambda result: result.cost_uusd, FIGURES[0][2], width, coloured),
                 "",
                 *_bars(
-                    "mean time to the end",
+                    "completion, mean",
                     results,
                     lambda result: result.completion_mean_s,
                     format_duration,
