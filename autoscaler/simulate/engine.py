@@ -25,6 +25,7 @@ from tradewind.autoscaler.simulate.contracts import Contracts, Growth, refused
 from tradewind.autoscaler.simulate.foresight import Foresight, Learned, Nothing
 from tradewind.autoscaler.simulate.job import SimJob
 from tradewind.autoscaler.simulate.place import GPU, Node, Venue
+from tradewind.autoscaler.simulate.run import ANYWHERE
 from tradewind.autoscaler.simulate.tally import Tally
 from tradewind.autoscaler.simulate.world import Physics, World
 from tradewind.autoscaler.view import LoopSettings, View
@@ -165,12 +166,15 @@ class Simulation:
         )
 
     def _demand(self) -> Demand:
-        """What waits, and what runs on nodes that the cloud will take."""
+        """What waits, and what runs on nodes that the cloud will take. Who may run in that market alone is not counted:
+        it closes, and where the job goes from there is not decided yet."""
         gpus = dict(self.world.queue.gpus)
         for node in self._doomed():
             for run in node.runs.values():
-                gpus[run.where] = gpus.get(run.where, 0) + sum(count for held, count in run.held if held is node)
-        shapes = {"": GPU, **self._shapes}
+                if run.where == ANYWHERE:
+                    held = sum(count for where, count in run.held if where is node)
+                    gpus[ANYWHERE] = gpus.get(ANYWHERE, 0) + held
+        shapes = {ANYWHERE: GPU, **self._shapes}
         return Demand(tuple(Need(shapes[where], count, "the trace") for where, count in sorted(gpus.items()) if count))
 
     def _doomed(self) -> Iterator[Node]:

@@ -35,7 +35,9 @@ class Workload:
             yield SimJob(at_s, long_s, draw.choice(self.sizes), deadline_s, f"tenant-{draw.randrange(self.tenants)}")
 
 
-def spells(seed: int | str, up_h: float = 6.0, down_h: float = 2.0, days: float = 14.0, nodes: int = ANY_NUMBER) -> Steps:
+def spells(
+    seed: int | str, up_h: float = 6.0, down_h: float = 2.0, days: float = 14.0, nodes: int = ANY_NUMBER
+) -> Steps:
     """A market that is open and closed in turn, for exponential times."""
     draw = random.Random(seed)
     points, at_s, is_up = [], 0.0, True

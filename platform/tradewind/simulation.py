@@ -24,6 +24,7 @@ from tradewind.errors import ConfigError, Problem
 from tradewind.model import Capacity, Offer
 from tradewind.service import offers_of, settings_of
 
+_STAYS = "moves to cheaper nodes (market.move_work) are not simulated: without a contract, jobs stay where they are"
 _NEVER = "no record of the markets was given: spot is always there, and never taken"
 
 
@@ -78,7 +79,12 @@ def run(request: Request, tell: Callable[[str], None] = lambda _: None) -> Compa
         fleet=config.name,
         jobs=f"{trace.path.name}: {results[0].jobs:,} jobs in {results[0].days:.1f} days",
         markets=tuple(_market_text(venue) for venue in venues),
-        notes=(*_trace_notes(trace, results[0]), *records.notes, *notes),
+        notes=(
+            *_trace_notes(trace, results[0]),
+            *records.notes,
+            *notes,
+            *([_STAYS] if config.market.move_work else []),
+        ),
         seed=request.seed,
         repeat=request.repeat,
         results=tuple(results),

@@ -92,9 +92,7 @@ def test_a_replacement_is_bought_while_the_notice_runs() -> None:
 
 
 def test_stock_that_is_told_by_number_is_never_passed() -> None:
-    tally = simulate(
-        world(spot(stock=Steps.always(2)), DEAR), [SimJob(0.0, H, 32)], CONTESTANTS["spot-first"]
-    )
+    tally = simulate(world(spot(stock=Steps.always(2)), DEAR), [SimJob(0.0, H, 32)], CONTESTANTS["spot-first"])
     assert tally.refusals > 0
     assert tally.launches == 4
     assert 0 < tally.total().spot_cost < tally.total().cost
