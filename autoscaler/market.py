@@ -138,11 +138,11 @@ def _fold(
     for key, told in by_key.items():
         if any(r.at_s + r.block_s * 2**_MAX_DOUBLINGS + _REMEMBERED_S > now_s for r in told):
             for refusal in sorted(told, key=lambda r: r.at_s):
-                blocks[key] = _renew(blocks.get(key), refusal)
+                blocks[key] = renew(blocks.get(key), refusal)
     return blocks
 
 
-def _renew(last: Block | None, refusal: LaunchRefused) -> Block:
+def renew(last: Block | None, refusal: LaunchRefused) -> Block:
     """Refused again soon after the last block ended: wait twice as long. Quiet for as long as a block: start anew."""
     again = last is not None and refusal.at_s < last.until_s + refusal.block_s
     repeats = last.repeats + 1 if again and last is not None else 1

@@ -60,6 +60,8 @@ def advise(packing: Packing, stock: Stock) -> list[int]:
     loads = Loads.of(list(packing.on_bought()), len(packing.bought))
     if len(loads.shapes) * len(stock.offers) > _MOST_PAIRS or not all(shape.resources for shape in loads.shapes):
         return []
+    if _is_cheapest(loads, np.array(owner), stock):
+        return []
     program = _program(loads, np.array(owner), stock)
     worth = _worth(program)
     for _ in range(_ROUNDS):
@@ -70,6 +72,20 @@ def advise(packing: Packing, stock: Stock) -> list[int]:
     opener = (program.copies > 0).argmax(axis=1)  # the shape that comes first in first-fit
     order = np.lexsort((program.owner, opener))
     return [int(index) for index in np.repeat(program.owner[order], chosen[order])]
+
+
+def _is_cheapest(loads: Loads, owner: Ints, stock: Stock) -> bool:
+    """Whether nothing can be cheaper than what was bought, for a single shape: each copy costs at least what the
+    cheapest offer takes for one, and so many nodes as there must be cost at least as much as the cheapest."""
+    if len(loads.shapes) != 1:
+        return False
+    count, copies = int(loads.copies.sum()), stock.copies(loads.shapes[0])
+    fitting = copies > 0
+    prices, copies = stock.prices[fitting], copies[fitting]
+    if not len(prices):
+        return False
+    bound = max(count * float((prices / copies).min()), -(-count // int(copies.max())) * float(prices.min()))
+    return float(stock.prices[owner].sum()) <= bound * (1.0 + 1e-9)
 
 
 def _program(loads: Loads, owner: Ints, stock: Stock) -> _Program:

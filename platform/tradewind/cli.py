@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from tradewind import cli_catalog, cli_clouds, cli_cost, cli_fleet, cli_forecast, cli_jobs, cli_plan
+from tradewind import cli_catalog, cli_clouds, cli_cost, cli_fleet, cli_forecast, cli_jobs, cli_plan, cli_simulate
 from tradewind.cli_base import Options
 
 INTERRUPTED = 130
@@ -79,7 +79,8 @@ def cli(ctx: click.Context, home: str | None, fleet: str | None, debug: bool) ->
     options.home, options.fleet, options.debug = home, fleet, debug
 
 
-_MORE = (cli_catalog.catalog, cli_clouds.reap, *cli_cost.COMMANDS, cli_forecast.forecast, cli_plan.plan)
+_TRIES = (cli_forecast.forecast, cli_plan.plan, cli_simulate.simulate)
+_MORE = (cli_catalog.catalog, cli_clouds.reap, *cli_cost.COMMANDS, *_TRIES)
 for _command in (*cli_fleet.COMMANDS, *_MORE, *cli_jobs.COMMANDS):
     cli.add_command(_command)
 

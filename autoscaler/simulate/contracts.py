@@ -1,0 +1,204 @@
+"""Jobs with a deadline in a simulation: `contract.decide` says where each runs, and this makes it so.
+
+A decision is asked for when a job comes, when it loses its machines, when a market opens for one that waits or runs on
+demand (again when that has proved to stay), and after a while: a quarter of the work that is left for who runs, a tenth
+of the slack for who waits. The policy is told how long that is, so that its safety net holds. A move saves, stops and
+waits for the new machines.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tradewind.autoscaler.contract import ContractView, Running, SpotMarket, Watch, decide
+from tradewind.autoscaler.contract.odds import YOUNG_H
+from tradewind.autoscaler.simulate.place import Place
+from tradewind.autoscaler.simulate.run import Run
+from tradewind.autoscaler.simulate.world import World
+from tradewind.errors import ConfigError, Problem
+from tradewind.model import Capacity
+
+_OF_WORK, _OF_SLACK = 4.0, 10.0  # a look for each such part of what is left
+_LONGEST_S = 6 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A job may take up to `replicas` times its GPUs; twice as many are 2 x `scaling` times as fast."""
+
+    replicas: int = 1
+    scaling: float = 0.9
+
+    @property
+    def speeds(self) -> tuple[float, ...]:
+        from math import log2
+
+        power = 1.0 + log2(max(self.scaling, 0.5))
+        return tuple(float(number) ** power for number in range(1, self.replicas + 1))
+
+
+class Contracts:
+    def __init__(self, world: World, tick_s: float, growth: Growth) -> None:
+        self.world, self.tick_s, self.speeds = world, tick_s, growth.speeds
+        places = world.places.values()
+        self.spot = [place for place in places if place.offer.market.capacity is Capacity.SPOT]
+        dear = [place for place in places if place.offer.market.capacity is Capacity.ON_DEMAND]
+        if not dear:
+            problem = Problem(
+                "--policy", "contract", "needs on-demand offers in the fleet: its safety net is made of them"
+            )
+            raise ConfigError([problem], "allow on-demand in `offers` of the fleet file, or leave out this policy")
+        self.on_demand = min(dear, key=_per_gpu)
+        self.watch = Watch([place.key for place in self.spot])
+        self.runs: dict[int, Run] = {}
+        self._looks: list[tuple[float, int, Run]] = []
+        self._order = itertools.count()
+        self._saw_s = -1.0
+        world.on_submit, world.on_stop, world.on_end, world.on_stock = self._submit, self._stop, self._end, self._see
+        self._see(0.0)
+
+    @property
+    def next_s(self) -> float:
+        """When somebody is to be looked at."""
+        while self._looks and self._looks[0][2].look_s != self._looks[0][0]:
+            heapq.heappop(self._looks)
+        return self._looks[0][0] if self._looks else float("inf")
+
+    def look(self, now_s: float) -> None:
+        """At all whose time has come."""
+        if self.world.opened:
+            self._call_others(now_s)
+        while self.next_s <= now_s:
+            run = heapq.heappop(self._looks)[2]
+            run.look_s = None
+            self._decide(run, now_s)
+
+    # --- when -------------------------------------------------------------------------------------------------
+
+    def _submit(self, run: Run) -> bool:
+        if run.job.deadline_s is None:
+            return True
+        self.runs[run.number] = run
+        self._look_at(run, run.job.submit_s)
+        return False
+
+    def _stop(self, run: Run, now_s: float) -> None:
+        if run.number in self.runs:
+            self._look_at(run, now_s)
+        else:
+            self.world.queue.add(run)
+            self.world.is_news = True
+
+    def _end(self, run: Run) -> None:
+        self.runs.pop(run.number, None)
+        run.look_s = None
+
+    def _see(self, now_s: float) -> None:
+        self.watch.see(now_s, [place.stock > 0 for place in self.spot])
+
+    def _call_others(self, now_s: float) -> None:
+        """A market has opened: who waits, or pays for on-demand, may want it now, or when it has grown old."""
+        self.world.opened.clear()
+        for run in self.runs.values():
+            if not (run.is_running and run.where != self.on_demand.key):
+                self._look_at(run, now_s)
+
+    def _look_at(self, run: Run, at_s: float) -> None:
+        if run.look_s is None or at_s < run.look_s:
+            run.look_s = at_s
+            heapq.heappush(self._looks, (at_s, next(self._order), run))
+
+    def _wait_s(self, run: Run, now_s: float, left_s: float) -> float:
+        slack_s = (run.job.deadline_s or 0.0) - now_s - left_s
+        is_on_spot = run.is_running and run.where != self.on_demand.key
+        found = [_LONGEST_S, left_s / _OF_WORK if run.is_running else slack_s / _OF_SLACK]
+        found += [(YOUNG_H - age_h) * 3600.0 for age_h in ([] if is_on_spot else self._young_h(now_s))]
+        return max(min(found), self.tick_s)
+
+    def _young_h(self, now_s: float) -> list[float]:
+        ages_h = (seen.age_h(now_s) for seen in self.watch.markets.values() if seen.is_up)
+        return [age_h for age_h in ages_h if age_h < YOUNG_H]
+
+    # --- what -------------------------------------------------------------------------------------------------
+
+    def _decide(self, run: Run, now_s: float) -> None:
+        left_s = run.left_at(now_s)
+        wait_s = self._wait_s(run, now_s, left_s)
+        self._look_at(run, now_s + wait_s)
+        if run.is_running and left_s / run.speed <= self.tick_s:
+            return  # nearly done: nothing is worth a move
+        choice = decide(self.view(run, now_s, left_s, wait_s)).choice
+        self.world.tally.decisions += 1
+        gpus = run.job.gpus * max(choice.replicas, 1)
+        if choice.key == run.where and gpus == run.gpus and (run.is_running or run.bucket is not None):
+            return
+        if run.is_running:
+            self.world.stop(run, now_s)
+            self.world.tally.restarts += 1
+        self.world.queue.drop(run)
+        run.where, run.gpus, run.speed = choice.key, gpus, self.speeds[max(choice.replicas, 1) - 1]
+        if choice.key:
+            self.world.enqueue(run, now_s)
+        self._look_at(run, now_s + self._wait_s(run, now_s, run.left_s))
+
+    def view(self, run: Run, now_s: float, left_s: float, wait_s: float) -> ContractView:
+        physics, watch = self.world.physics, self.watch
+        gpus = run.job.gpus
+        return ContractView(
+            now_s=now_s,
+            work_left_s=left_s,
+            restart_s=physics.boot_s * (1.0 + 2.0 * physics.boot_spread) + physics.restart_s + self.tick_s,
+            tick_s=wait_s,
+            on_demand_key=self.on_demand.key,
+            on_demand_uusd_per_h=_price(self.on_demand, gpus),
+            deadline_at_s=run.job.deadline_s,
+            spot=tuple(self._offered(place, run, now_s) for place in self.spot),
+            together=watch.any.tally,
+            together_age_h=watch.any.age_h(now_s),
+            others=watch.others,
+            running=self._where(run, now_s),
+            speeds=self.speeds,
+            reaction_s=self.tick_s,
+        )
+
+    def _where(self, run: Run, now_s: float) -> Running | None:
+        """Who waits for machines in a market is on his way there."""
+        if not run.is_running and run.bucket is None:
+            return None
+        place = self.world.places[run.where]
+        boots = self.world.physics.boot_s + self.world.physics.restart_s
+        warming_s = max(run.begin_s - now_s, 0.0) if run.is_running else boots
+        return Running(run.where, place.offer.market.capacity, run.gpus // run.job.gpus, warming_s)
+
+    def _offered(self, place: Place, run: Run, now_s: float) -> SpotMarket:
+        seen = self.watch.markets[place.key]
+        return SpotMarket(
+            place.key, _price(place, run.job.gpus), self._is_open(place, run), seen.age_h(now_s), seen.tally
+        )
+
+    def _is_open(self, place: Place, run: Run) -> bool:
+        """Whether there is room for it, after those who are waiting for the same."""
+        if place.stock <= 0:
+            return False
+        if run.where == place.key and run.is_running:
+            return True
+        asked = self.world.queue.gpus.get(place.key, 0) - (run.gpus if run.bucket and run.where == place.key else 0)
+        return place.room * place.slots + place.free_gpus - asked >= run.job.gpus
+
+
+def _price(place: Place, gpus: int) -> int:
+    return max(round(_per_gpu(place) * gpus), 1)
+
+
+def _per_gpu(place: Place) -> float:
+    return (place.offer.price_uusd_per_h or 0) / place.slots
+
+
+def refused(contracts: Contracts, keys: Sequence[str], now_s: float) -> None:
+    """These markets had nothing after all: who waits for one of them is looked at again."""
+    for run in contracts.runs.values():
+        if run.bucket is not None and run.where in keys:
+            contracts._look_at(run, now_s)
