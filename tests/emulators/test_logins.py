@@ -35,7 +35,7 @@ def alone(cloud: str, folder: Path) -> Iterator[dict[str, str]]:
     try:
         assert emulator.stdout is not None
         assert "127.0.0.1" in emulator.stdout.readline()
-        said = [emulator.stdout.readline() for _ in range({"aws": 2, "gcp": 1, "azure": 5}[cloud])]
+        said = [emulator.stdout.readline() for _ in range({"aws": 2, "gcp": 2, "azure": 5}[cloud])]
         yield dict(line.removeprefix("export ").strip().split("=", 1) for line in said)
     finally:
         emulator.terminate()

@@ -33,7 +33,7 @@ from tradewind.emulators.alone import wait_for_the_end, write_fleet
 from tradewind.emulators.fleet_file import gcp_section
 from tradewind.emulators.gcp_compute import Compute
 from tradewind.emulators.gcp_http import JSON, Answer, Cut, Refused, Request, serve
-from tradewind.emulators.gcp_login import JWT_GRANT, ServiceAccountLogin
+from tradewind.emulators.gcp_login import JWT_GRANT, UNIVERSE, ServiceAccountLogin
 from tradewind.emulators.gcp_metadata import GcpMetadata, Host
 from tradewind.emulators.gcp_secrets import SecretManager
 from tradewind.emulators.gcp_state import Faults, Timeline
@@ -112,7 +112,8 @@ class GcpEmulator:
 
     def environment(self, credentials_file: Path) -> Mapping[str, str]:
         """What leads any process's SDK to this login; the addresses stand in the fleet file."""
-        return {"GOOGLE_APPLICATION_CREDENTIALS": str(self.credentials_file(credentials_file))}
+        file = str(self.credentials_file(credentials_file))
+        return {"GOOGLE_APPLICATION_CREDENTIALS": file, "GOOGLE_CLOUD_UNIVERSE_DOMAIN": UNIVERSE}
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -298,7 +299,7 @@ def load_credentials(path: Path) -> Any:
     from google.oauth2.service_account import Credentials
 
     scopes = ["https://www.googleapis.com/auth/cloud-platform"]
-    return Credentials.from_service_account_file(str(path), scopes=scopes)
+    return Credentials.from_service_account_file(str(path), scopes=scopes).with_universe_domain("googleapis.com")
 
 
 def main() -> None:

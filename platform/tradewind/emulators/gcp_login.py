@@ -12,6 +12,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+# Not Google's own: for that, the SDK asks a server of Google's in which places the account may be used.
+UNIVERSE = "emulated.invalid"
 JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
@@ -26,8 +28,9 @@ class ServiceAccountLogin:
     def write(self, path: Path, token_url: str) -> Path:
         key = {"private_key": self._private_pem(), "private_key_id": self._key_id}
         who = {"client_email": self.email, "client_id": "1", "project_id": self._project}
+        where = {"universe_domain": UNIVERSE}
         path.touch(mode=0o600)
-        path.write_text(json.dumps({"type": "service_account", **who, **key, "token_uri": token_url}))
+        path.write_text(json.dumps({"type": "service_account", **who, **key, "token_uri": token_url, **where}))
         return path
 
     def signed(self, token: str) -> bool:
