@@ -38,6 +38,10 @@ def node_of(fleet: Fleet, job_id: str, but: str = "") -> Any:
     return next((node for node in ready if job_id in node.jobs), None)
 
 
+def state_of(fleet: Fleet, launch_id: str) -> NodeState:
+    return next(node.state for node in fleet.nodes() if node.launch_id == launch_id)
+
+
 def start_job(site: Site, fleet: Fleet) -> Job:
     """Elastic PyTorch on GPUs; JaxTrainer, which asks Ray for its slice itself, on TPUs."""
     if site.cloud.hosts == 1:
@@ -87,6 +91,9 @@ def test_from_a_fleet_file_to_nothing_left(site: Site, record_property: Any) -> 
     assert_no_secrets(site, fleet)
 
     site.cloud.take(first.launch_id, NOTICE_S)
+    lap("notice")
+    site.until(lambda: state_of(fleet, first.launch_id) is not NodeState.READY, "it drains")
+    lap("drains")
     second = site.until(lambda: node_of(fleet, job.job_id, first.launch_id), "it goes on elsewhere")
     assert (second.zone, second.capacity) != (first.zone, first.capacity)
     lap("another market ready")
