@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
-from tradewind.errors import InvalidRequest, Scope
+from tradewind.errors import InvalidRequest, ProviderError, Scope
 from tradewind.events import LaunchRefused
 from tradewind.model import EndReason, Market, Offer
 from tradewind.states import NodeState
@@ -99,6 +99,14 @@ class MarketMemory:
     def is_clear_since(self, offer: Offer, since_s: float) -> bool:
         """Whether it was ruled out at no moment since then (an hour at most is remembered)."""
         return self.block_of(offer, since_s) is None
+
+
+def news_block_s(memory: MarketMemory, node: NodeRecord, error: ProviderError, now_s: float) -> float:
+    """How long a refusal rules out, by itself. Launches that were under way together are refused together: that is one
+    refusal, not one after the other, each of which would rule the market out for longer."""
+    block = memory.block_of(node.offer, now_s)
+    is_news = block is None or block.error != type(error).__name__ or block.at_s < node.requested_at_s
+    return error.block_s if is_news else 0.0
 
 
 def _is_corrected(refusal: LaunchRefused, fleet: FleetState) -> bool:

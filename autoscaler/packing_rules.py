@@ -32,8 +32,15 @@ def together(bundles: Iterable[Shape]) -> Shape:
 
 
 def pieces_of(gang: Gang) -> tuple[Shape, ...]:
-    """What must lie on one node each: the bundles, or all of them as one piece."""
-    return (together(gang.bundles),) if gang.strategy is Strategy.STRICT_PACK else gang.bundles
+    """What must lie on one node each: the bundles, or all of them as one piece. On a slice, what only some hosts can
+    have (its first one is the slice's head) goes first, or another bundle lies there and a second slice is bought."""
+    if gang.strategy is Strategy.STRICT_PACK:
+        return (together(gang.bundles),)
+    return tuple(sorted(gang.bundles, key=_ties, reverse=True)) if wants_slice(gang) else gang.bundles
+
+
+def _ties(bundle: Shape) -> tuple[int, int]:
+    return len(bundle.resources), sum(len(selector) for selector in bundle.selectors)
 
 
 def names_a_place(bundles: Iterable[Shape]) -> bool:

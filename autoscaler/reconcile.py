@@ -15,7 +15,7 @@ from tradewind.autoscaler.clock import Clock
 from tradewind.autoscaler.clouds import Clouds, Outcome
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.autoscaler.limits import Gate
-from tradewind.autoscaler.market import MarketMemory
+from tradewind.autoscaler.market import MarketMemory, news_block_s
 from tradewind.autoscaler.providers.base import LaunchSpec
 from tradewind.autoscaler.ray_snapshot import DrainReason, RayPort
 from tradewind.autoscaler.treasury import Treasury, Unlimited
@@ -203,12 +203,13 @@ class Reconciler:
         logger.info("launch %s refused: %s", launch_id, error)
         node = self.fleet.nodes[launch_id]
         if node.state is not NodeState.REQUESTED:
-            return  # the listing was quicker, and knows better
-        block_s = error.block_s if self._is_news(node, error) else 0.0
+            return  # the listing was quicker, and has told the same (settle.py), or better
+        now_s = self.clock.now_s()
+        block_s = news_block_s(MarketMemory.of(self.fleet, now_s), node, error, now_s)
         self._memory = self._gate = None
         self.record(
             LaunchRefused(
-                at_s=self.clock.now_s(),
+                at_s=now_s,
                 launch_id=launch_id,
                 error=type(error).__name__,
                 message=error.message,
@@ -216,13 +217,6 @@ class Reconciler:
                 block_s=block_s,
             )
         )
-
-    def _is_news(self, node: NodeRecord, error: ProviderError) -> bool:
-        """Launches that were under way together are refused together. That is one refusal, not one after the other,
-        each of which would rule the market out for longer."""
-        now_s = self.clock.now_s()
-        block = MarketMemory.of(self.fleet, now_s).block_of(node.offer, now_s)
-        return block is None or block.error != type(error).__name__ or block.at_s < node.requested_at_s
 
     def _spec(self, node: NodeRecord) -> LaunchSpec:
         return LaunchSpec(

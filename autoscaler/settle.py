@@ -6,11 +6,12 @@ without an answer is asked for again only under its own launch id, which the pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from tradewind.autoscaler.actions import Hold
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
+from tradewind.autoscaler.market import MarketMemory, news_block_s, scope_key
 from tradewind.autoscaler.providers.base import CloudNode, CloudState
 from tradewind.autoscaler.ray_snapshot import RayNode, RayStatus
 from tradewind.autoscaler.view import LoopSettings
@@ -78,7 +79,7 @@ def settle(question: Question) -> Settlement:
     parts = [_settle_node(node, question) for node in question.fleet.alive_nodes]
     parts += [_settle_stranger(node, question) for node in question.listing.nodes.values()]
     return Settlement(
-        events=tuple(event for part in parts for event in part.events),
+        events=tuple(_each_refusal_once((event for part in parts for event in part.events), question.fleet)),
         relaunch=tuple(name for part in parts for name in part.relaunch),
         terminate=tuple(name for part in parts for name in part.terminate),
         missing=tuple(name for part in parts for name in part.missing),
@@ -116,7 +117,8 @@ def _settle_listed(node: NodeRecord, cloud: CloudNode, question: Question) -> Se
         events.append(launched)
         state = NodeState.BOOTING
     if cloud.state is CloudState.GONE:
-        return Settlement((*events, _gone(node, cloud, question.now_s)))
+        refused = _refused(node, cloud, question) if state is NodeState.REQUESTED else None
+        return Settlement((*events, refused or _gone(node, cloud, question.now_s)))
     if cloud.notice_deadline_s is not None and node.notice_deadline_s is None:
         at_s, deadline_s = question.now_s, cloud.notice_deadline_s
         events.append(NoticeReceived(at_s=at_s, launch_id=node.launch_id, deadline_s=deadline_s))
@@ -143,6 +145,35 @@ def _gone(node: NodeRecord, cloud: CloudNode, now_s: float) -> NodeGone:
     asked = EndReason.TERMINATED if node.state is NodeState.TERMINATING else EndReason.LOST
     end_s = now_s if cloud.billed_until_s is None else cloud.billed_until_s
     return NodeGone(at_s=end_s, launch_id=node.launch_id, end=cloud.end or asked, detail=cloud.detail)
+
+
+def _refused(node: NodeRecord, cloud: CloudNode, question: Question) -> LaunchRefused | None:
+    """The cloud accepted it and could not make it, and the listing tells why before the call does, or the call was
+    lost. It rules its market out as any refusal does. What may be tried again is not a refusal."""
+    error, now_s = cloud.refusal, question.now_s
+    if error is None or error.retryable:
+        return None
+    return LaunchRefused(
+        at_s=now_s,
+        launch_id=node.launch_id,
+        error=type(error).__name__,
+        message=error.message,
+        scope=error.scope,
+        block_s=news_block_s(MarketMemory.of(question.fleet, now_s), node, error, now_s),
+    )
+
+
+def _each_refusal_once(events: Iterable[AnyEvent], fleet: FleetState) -> Iterator[AnyEvent]:
+    """Several that were refused together are one refusal: the others rule nothing out for longer."""
+    told: set[tuple[str, str]] = set()
+    for event in events:
+        if isinstance(event, LaunchRefused):
+            market = fleet.nodes[event.launch_id].offer.market
+            what = (event.error, scope_key(market, Scope(event.scope)))
+            yield replace(event, block_s=0.0) if what in told else event
+            told.add(what)
+        else:
+            yield event
 
 
 def _settle_unanswered(node: NodeRecord, question: Question, as_of_s: float) -> Settlement:

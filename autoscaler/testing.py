@@ -19,7 +19,15 @@ from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.loop import Loop
 from tradewind.autoscaler.providers.base import Check, CloudNode, CloudState, LaunchSpec
 from tradewind.autoscaler.view import LoopSettings
-from tradewind.errors import AmbiguousOutcome, Conflict, InvalidRequest, NotFound, PriceTooHigh, Stockout
+from tradewind.errors import (
+    AmbiguousOutcome,
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    PriceTooHigh,
+    ProviderError,
+    Stockout,
+)
 from tradewind.events import AnyEvent, decode, encode
 from tradewind.model import LABEL_LAUNCH_ID, Capacity, EndReason, Market, Offer, Wish
 
@@ -138,6 +146,12 @@ class FakeCloud:
         """A node with our tag that nobody asked for."""
         now_s = self.clock.now_s()
         self._nodes[launch_id] = CloudNode(launch_id, f"i-{launch_id}", offer, CloudState.RUNNING, now_s, now_s)
+
+    def refuse_late(self, launch_id: str, error: ProviderError) -> None:
+        """The cloud accepted it, and then could not make it: its listing tells."""
+        node = self._nodes[launch_id]
+        gone = {"state": CloudState.GONE, "end": EndReason.CRASHED, "detail": error.message, "refusal": error}
+        self._nodes[launch_id] = replace(node, **gone)  # type: ignore[arg-type]
 
     def forget(self, launch_id: str) -> None:
         """The cloud loses a node and does not say why."""

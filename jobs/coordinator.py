@@ -138,6 +138,7 @@ class Coordinator:
         self._target: Target | None = None
         self._outbox = Outbox()
         self._progress = Progress()
+        self._has_told = False  # of any phase
         self._handover = Handover()
         self._meeting = Meeting(self._formed, self._lost)
         self._commits: Commits | None = None
@@ -263,8 +264,9 @@ class Coordinator:
         """The job is doing something else now. The same again is no news."""
         now = self._progress
         count = now.workers if workers is None else workers
-        if (now.phase, now.reason, now.workers) == (phase, reason, count) and now.attempt:
+        if (now.phase, now.reason, now.workers) == (phase, reason, count) and self._has_told:
             return
+        self._has_told = True
         now.phase, now.reason, now.workers = phase, reason, count
         self._outbox.put(
             PhaseChanged(

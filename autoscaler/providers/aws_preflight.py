@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from tradewind.autoscaler.providers.aws_errors import translated
 from tradewind.autoscaler.providers.aws_requests import run_arguments
 from tradewind.autoscaler.providers.aws_settings import CLOUD, AwsRegion, AwsSettings
 from tradewind.autoscaler.providers.base import Check, LaunchSpec
-from tradewind.errors import AuthError, ProviderError
+from tradewind.errors import AuthError, ProviderError, Throttled, Transient
 from tradewind.model import Capacity, Market, Offer
 
 # Quotas of EC2 count vCPUs, by the first letters of the type: (on-demand, spot).
@@ -26,6 +26,10 @@ _QUOTAS = {
     "dl": ("L-6E869C2A", "L-85EED4F7"),
     "": ("L-1216C47A", "L-34B43A08"),  # the standard ones: A, C, D, H, I, M, R, T, Z
 }
+
+
+_DENIED = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
+_POLICY = "attach the controller's policy (cluster-configs/iam) to this identity"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ def _credentials(ground: Ground) -> Check:
             who = ground.clients.get("sts", region).get_caller_identity()
         return Check("credentials", True, f"{who['Arn']} in account {who['Account']}")
 
-    return _checked("credentials", ask, "`aws configure`, or set AWS_PROFILE; then `aws sts get-caller-identity`")
+    return _checked("credentials", ask, "`aws sts get-caller-identity` looks again")
 
 
 def _check_region(ground: Ground, region: AwsRegion) -> Iterator[Check]:
@@ -75,7 +79,7 @@ def _check_region(ground: Ground, region: AwsRegion) -> Iterator[Check]:
     if region.security_groups:
         mend = f"`aws ec2 describe-security-groups --region {name}` lists them"
         yield _checked(f"{name} security groups", lambda: _groups(ec2, region), mend)
-    mend = "attach the controller's policy (cluster-configs/iam) to this identity"
+    mend = "correct what it names in the fleet file, or make it (docs/guides/clouds.md)"
     yield _checked(f"{name} permission to launch", lambda: _dry_run(ec2, ground, region), mend)
     for code, offers in _by_quota(ground.offers_in(region)).items():
         mend = f"check the permission servicequotas:GetServiceQuota in {name}"
@@ -87,7 +91,10 @@ def _checked(name: str, ask: Callable[[], Check], mend: str) -> Check:
     try:
         return ask()
     except AuthError as error:
-        return Check(name, False, error.message, f"{error.hint}; {mend}")
+        more = _POLICY if error.code in _DENIED else mend
+        return Check(name, False, error.message, f"{error.hint}; {more}")
+    except (Transient, Throttled) as error:
+        return Check(name, False, error.message, "AWS does not answer: check the network, or aws.endpoint_url")
     except ProviderError as error:
         return Check(name, False, error.message, mend)
 
@@ -131,7 +138,28 @@ def _groups(ec2: Any, region: AwsRegion) -> Check:
     name = f"{region.name} security groups"
     if len(networks) != 1:
         return Check(name, False, f"they are in {len(networks)} VPCs", "give groups of the subnets' VPC")
+    change = f"-security-group-ingress --region {region.name} --group-id"
+    for group in groups:
+        if any(_is_open(rule) for rule in group.get("IpPermissions", [])):
+            mend = f"take the rule away: `aws ec2 revoke{change} {group['GroupId']} --security-group-rule-ids ...`"
+            return Check(name, False, f"{group['GroupName']} lets the whole internet in", mend)
+    mine = {group["GroupId"] for group in groups}
+    if not any(_lets_in(rule, mine) for group in groups for rule in group.get("IpPermissions", [])):
+        first = groups[0]["GroupId"]
+        mend = f"`aws ec2 authorize{change} {first} --protocol -1 --source-group {first}`"
+        return Check(name, False, "their members cannot talk to each other", mend)
     return Check(name, True, ", ".join(group["GroupName"] for group in groups))
+
+
+def _is_open(rule: Mapping[str, Any]) -> bool:
+    ranges = [each.get("CidrIp") for each in rule.get("IpRanges", [])]
+    return bool({"0.0.0.0/0", "::/0"} & {*ranges, *(each.get("CidrIpv6") for each in rule.get("Ipv6Ranges", []))})
+
+
+def _lets_in(rule: Mapping[str, Any], groups: Collection[str]) -> bool:
+    """Ray and the training group take ports as they need them."""
+    whole = rule.get("IpProtocol") == "-1" or (rule.get("FromPort") == 0 and rule.get("ToPort") == 65535)
+    return whole and any(pair.get("GroupId") in groups for pair in rule.get("UserIdGroupPairs", []))
 
 
 def _dry_run(ec2: Any, ground: Ground, region: AwsRegion) -> Check:

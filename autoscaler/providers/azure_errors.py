@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from tradewind.autoscaler.providers.azure_settings import CLOUD
@@ -222,6 +223,12 @@ def refusal(code: str, message: str, status: int = 0) -> ProviderError:
     _log.error("Azure refused with a code that is not known here: %s (%s)", code or status, message)
     hint = "please report this code; the next best offer is tried meanwhile"
     return Meaning(ProviderError, Scope.OFFER, UNKNOWN_BLOCK_S, hint).error(code, message)
+
+
+@lru_cache(maxsize=1000)
+def remembered(code: str, message: str) -> ProviderError:
+    """The same of what is listed again and again: a code that nobody has heard of is loud once."""
+    return refusal(code, message)
 
 
 def of_answer(answer: Any, status: int) -> ProviderError:

@@ -10,7 +10,7 @@ from typing import Any
 from tradewind.autoscaler.providers.azure_api import JSON, AzureApi
 from tradewind.autoscaler.providers.azure_settings import AzureRegion, zone_number
 from tradewind.autoscaler.providers.base import Check
-from tradewind.errors import ProviderError
+from tradewind.errors import AuthError, ProviderError, Throttled, Transient
 from tradewind.model import Capacity, Offer
 
 PERMISSIONS = (
@@ -44,8 +44,10 @@ def answered(name: str, look: Callable[[], Check], fix: str = "") -> Check:
     """What a check finds, or why it could not look."""
     try:
         return look()
+    except (AuthError, Throttled, Transient) as error:  # the error knows better what to do about these
+        return Check(name, False, error.message, error.hint or fix)
     except ProviderError as error:
-        return Check(name, False, error.message, "; ".join(filter(None, [error.hint, fix])) or "see the message")
+        return Check(name, False, error.message, fix or error.hint or "see the message")
 
 
 def _make_group(api: AzureApi) -> str:

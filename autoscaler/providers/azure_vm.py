@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from tradewind.autoscaler.providers import azure_errors
 from tradewind.autoscaler.providers.azure_settings import (
     CLOUD,
     TAG_CELL,
@@ -148,6 +149,7 @@ def node_of(vm: JSON, status: Status, offers: Mapping[Market, Offer]) -> CloudNo
     """Of a machine with our tags."""
     market, created_at_s = market_of(vm), seconds(vm["properties"].get("timeCreated", "")) or 0.0
     state = _state(vm, status)
+    gone = state is CloudState.GONE
     return CloudNode(
         launch_id=vm["tags"][TAG_LAUNCH_ID],
         instance_id=vm["properties"]["vmId"],
@@ -155,8 +157,9 @@ def node_of(vm: JSON, status: Status, offers: Mapping[Market, Offer]) -> CloudNo
         state=state,
         created_at_s=created_at_s,
         billed_from_s=(status.since_s or created_at_s) if _is_billed(state, status) else None,
-        end=EndReason.CRASHED if state is CloudState.GONE else None,
+        end=EndReason.CRASHED if gone else None,
         detail=_detail(vm, status),
+        refusal=azure_errors.remembered(status.code, status.message) if gone and status.code else None,
     )
 
 

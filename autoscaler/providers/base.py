@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from tradewind.errors import ProviderError
 from tradewind.model import EndReason, Offer, Role
 
 
@@ -48,6 +49,8 @@ class CloudNode:
     end: EndReason | None = None
     detail: str = ""  # why it ended, or failed to boot
     address: str = ""  # private; where the listing tells it
+    # Accepted, and refused a moment later (no stock, no quota): it never came to be, and that speaks of its market.
+    refusal: ProviderError | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

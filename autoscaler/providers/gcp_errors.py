@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from tradewind.errors import (
@@ -202,6 +203,12 @@ def refusal(code: str, message: str, status: int = 0) -> ProviderError:
     return Meaning(ProviderError, Scope.OFFER, UNKNOWN_BLOCK_S, "please report this code").error(code, message)
 
 
+@lru_cache(maxsize=1000)
+def remembered(code: str, message: str) -> ProviderError:
+    """The same of what is listed again and again: a code that nobody has heard of is loud once."""
+    return refusal(code, message)
+
+
 def of_operation(errors: Iterable[tuple[str, str]]) -> ProviderError | None:
     """Of a Compute operation that is DONE: its (code, message) pairs. None: it went well."""
     found = [refusal(code, message) for code, message in errors]
@@ -212,7 +219,11 @@ def of_status(code: int, message: str) -> ProviderError | None:
     """Of a TPU operation or a queued resource: a google.rpc.Status."""
     if not code:
         return None
-    return refusal(_GRPC[code] if code < len(_GRPC) else str(code), message)
+    return refusal(grpc_name(code), message)
+
+
+def grpc_name(code: int) -> str:
+    return _GRPC[code] if code < len(_GRPC) else str(code)
 
 
 def of_exception(error: Exception, *, launching: bool = False) -> ProviderError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from tradewind.autoscaler.providers import gcp_errors
 from tradewind.autoscaler.providers.base import CloudNode, CloudState, LaunchSpec
 from tradewind.autoscaler.providers.gcp_settings import (
     LABEL_LAUNCH_ID,
@@ -273,4 +274,5 @@ def ended_node(told: Sequence[Happening], names: Names) -> CloudNode | None:
         billed_until_s=None if failed else last.ended_s or last.began_s,
         end=ENDS[end.kind] if end else EndReason.CRASHED,
         detail=": ".join(filter(None, [last.kind, last.detail])),
+        refusal=gcp_errors.remembered(*last.errors[0]) if last.errors else None,
     )

@@ -8,7 +8,7 @@ from typing import Any
 from tradewind.autoscaler.providers.base import Check
 from tradewind.autoscaler.providers.gcp_api import GcpApi
 from tradewind.autoscaler.providers.gcp_settings import is_spot
-from tradewind.errors import ProviderError
+from tradewind.errors import AuthError, ProviderError, Throttled, Transient
 from tradewind.model import Offer
 
 COMPUTE_PERMISSIONS = (
@@ -75,6 +75,8 @@ def answered(name: str, look: Callable[[], Check], fix: str = "") -> Check:
     """What a check finds, or why it could not look."""
     try:
         return look()
+    except (AuthError, Throttled, Transient) as error:  # the error knows better what to do about these
+        return Check(name, False, error.message, error.hint or fix)
     except ProviderError as error:
         return Check(name, False, error.message, fix or error.hint or "see the message")
 

@@ -115,6 +115,7 @@ class Deed:
     began_s: float
     ended_s: float | None  # None: still going on
     failure: str = ""
+    code: str = ""  # of the failure
 
 
 def short_name(full: str) -> str:
@@ -140,6 +141,7 @@ def deed(operation: Any, zone: str) -> Deed | None:
         began_s=metadata.create_time.timestamp(),
         ended_s=metadata.end_time.timestamp() if operation.done and metadata.end_time else None,
         failure=operation.error.message,
+        code=gcp_errors.grpc_name(operation.error.code) if operation.error.code else "",
     )
 
 
@@ -165,7 +167,8 @@ def queued_node(queued: Any, zone: str, names: Names) -> CloudNode:
     inner = queued.tpu.node_spec[0].node
     state = _QUEUE_STATES.get(queued.state.state.name, CloudState.PENDING)
     failure = queued.state.failed_data.error
-    refused = gcp_errors.of_status(failure.code, failure.message)
+    code = gcp_errors.grpc_name(failure.code)
+    refused = gcp_errors.remembered(code, failure.message) if failure.code else None
     suspended = queued.state.state.name == "SUSPENDED"
     return CloudNode(
         launch_id=inner.labels[LABEL_LAUNCH_ID],
@@ -175,6 +178,7 @@ def queued_node(queued: Any, zone: str, names: Names) -> CloudNode:
         created_at_s=queued.create_time.timestamp(),
         end=(EndReason.PREEMPTED if suspended else EndReason.CRASHED) if state is CloudState.GONE else None,
         detail=refused.message if refused else f"its queued resource is {queued.state.state.name}",
+        refusal=refused if state is CloudState.GONE else None,
     )
 
 
@@ -205,4 +209,5 @@ def ended_slice(told: list[Deed], names: Names) -> CloudNode | None:
         billed_until_s=(end.ended_s or end.began_s) if end else None,
         end=EndReason.TERMINATED if end else EndReason.CRASHED,
         detail="deleted" if end else start.failure if start else "",
+        refusal=gcp_errors.remembered(start.code, start.failure) if start and start.code and not end else None,
     )

@@ -207,6 +207,7 @@ def bar(done: int, whole: int | None, size: int = 30) -> str:
 
 # What of an event says most, in this order; the rest is in --json.
 _TELLING = ("job_id", "launch_id", "market", "action", "subject", "state", "phase", "workers", "last_step", "loss")
+_FOUND_SIGNS = 240
 _WHY = ("error", "end", "reason", "message", "detail")
 
 
@@ -222,12 +223,18 @@ def _short(value: Any) -> str:
 
 
 def checks_text(checks: Sequence[Check]) -> str:
+    """One line each, however much an SDK has to say; --json has all of it."""
     size = max((len(check.name) for check in checks), default=0)
     return "\n".join(
-        f"{'ok  ' if check.ok else 'FAIL'}  {check.name.ljust(size)}  {check.found}"
-        + (f"  -> {check.fix}" if check.fix and not check.ok else "")
+        f"{'ok  ' if check.ok else 'FAIL'}  {check.name.ljust(size)}  {_one_line(check.found)}"
+        + (f"  -> {' '.join(check.fix.split())}" if check.fix and not check.ok else "")
         for check in checks
     )
+
+
+def _one_line(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= _FOUND_SIGNS else f"{words[: _FOUND_SIGNS - 4]} ..."
 
 
 def shutdown_text(report: ShutdownReport) -> str:

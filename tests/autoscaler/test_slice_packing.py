@@ -51,6 +51,15 @@ def test_each_reservation_gets_a_slice_of_its_own() -> None:
     assert bought(view_of([ONE, TWO, FOUR], Demand(gangs=gangs))) == [TWO, TWO]
 
 
+def test_what_only_the_first_host_can_have_buys_no_second_slice_in_whatever_order_it_is_told() -> None:
+    """As when a slice is taken away: what its hosts held is told by host, in no particular order."""
+    first = Shape.of({"CPU": 1, "TPU": 4, "TPU-v4-16-head": 1})
+    for bundles in ((first, HOST), (HOST, first)):
+        demand = Demand(gangs=(Gang("g", Strategy.SPREAD, bundles),))
+        assert bought(view_of([ONE, TWO, FOUR], demand)) == [TWO]
+        assert bought(view_of([TWO], replace(demand, constraints=(Need(HOST, 2, "request_resources"),)))) == [TWO]
+
+
 def test_a_slice_may_be_asked_for_by_its_topology() -> None:
     shape = Shape.of({"TPU": 4}, {LABEL_TPU_TOPOLOGY: "2x2x4"})
     assert bought(view_of([ONE, TWO, FOUR], Demand(gangs=(Gang("g", Strategy.SPREAD, (shape,) * 4),)))) == [FOUR]

@@ -160,6 +160,36 @@ def test_launches_that_are_refused_together_rule_the_market_out_once(clouds: Clo
     assert (block.repeats, block.until_s - block.at_s) == (1, Stockout.block_s)
 
 
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_refusal_that_the_listing_tells_before_the_call_does_rules_its_market_out(clouds: Clouds, count: int) -> None:
+    """Some clouds accept a launch and have no stock a moment later. It is one refusal, and the next market serves."""
+    clouds.gcp.held, clouds.gcp.acts_first, clouds.gcp.start_s = {"launch"}, True, 1e6
+    clouds.world.ray.submit(GPU, count=4 * count)  # four to a node
+    clouds.until(lambda: clouds.gcp.begun["launch"] >= 1)
+    asked = clouds.requested
+    for launch_id in asked:
+        clouds.gcp.refuse_late(launch_id, Stockout("none left", cloud="gcp"))
+    clouds.until(lambda: len(clouds.world.fleet.refusals) == len(asked))
+    now_s = clouds.world.clock.now_s()
+    block = MarketMemory.of(clouds.world.fleet, now_s).block_of(CHEAP, now_s)
+    assert block is not None
+    assert (block.error, block.repeats, block.until_s - block.at_s) == ("Stockout", 1, Stockout.block_s)
+    clouds.gcp.let_go()  # the call's own answer tells nothing new
+    clouds.serve()
+    assert {node.offer.market.cloud for node in clouds.aws.alive()} == {"aws"}
+    assert clouds.gcp.begun["launch"] == len(asked)
+    assert len(clouds.world.fleet.refusals) == len(asked)
+
+
+def test_what_may_be_tried_again_is_no_refusal_when_the_listing_tells_it(clouds: Clouds) -> None:
+    clouds.gcp.held, clouds.gcp.acts_first, clouds.gcp.start_s = {"launch"}, True, 1e6
+    clouds.world.ray.submit(GPU)
+    clouds.until(lambda: clouds.gcp.begun["launch"])
+    clouds.gcp.refuse_late("n1", Transient("500", cloud="gcp"))
+    clouds.until(lambda: len(clouds.requested) == 2)
+    assert clouds.world.fleet.refusals == []
+
+
 def test_a_launch_past_its_deadline_that_happened_is_found_by_the_listing(clouds: Clouds) -> None:
     clouds.gcp.held, clouds.gcp.acts_first = {"launch"}, True
     clouds.world.ray.submit(GPU)

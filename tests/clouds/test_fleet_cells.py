@@ -128,7 +128,7 @@ def test_a_head_that_does_not_exist() -> None:
         "fleet file: head: the price list has no m7i.large in gcp's us-central1"
     ]
     assert problems(text_of("gcp", more=f"head: {{vcpus: 4096}}\n{L4}")) == [
-        "fleet file: head: the price list has no a machine with 4096 CPUs and 8 GiB in gcp's us-central1"
+        "fleet file: head: the price list has no machine with 4096 CPUs and 8 GiB in gcp's us-central1"
     ]
 
 

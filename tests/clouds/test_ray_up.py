@@ -1,12 +1,9 @@
-"""Plain `ray up` and `ray down` with a file of ours, on the AWS emulator; and the node provider by itself."""
+"""The node provider behind `ray up`, by itself, on the AWS emulator. e2e/test_ray_up.py runs Ray's own commands."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +11,10 @@ import pytest
 import yaml
 
 from tradewind.autoscaler.providers.base import LaunchSpec
-from tradewind.client import connect
 from tradewind.clouds import cells_of, open_cell
 from tradewind.config import load_fleet
 from tradewind.emulators.aws import ACCESS_KEY, SECRET_KEY, AwsEmulator
-from tradewind.errors import ControllerError, Unsupported
+from tradewind.errors import Unsupported
 from tradewind.events import LaunchRequested, NodeJoined, NodeLaunched
 from tradewind.home import FleetHome
 from tradewind.model import LABEL_LAUNCH_ID, Role
@@ -132,44 +128,3 @@ def test_workers_and_commands_are_refused_with_what_to_do(aws: AwsEmulator, plac
     assert shell.run("ray stop", timeout=3, run_env="auto") == ""
     with pytest.raises(Exception, match="the cloud does not list it"):
         shell.run("uptime")
-
-
-@pytest.mark.e2e
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_ray_up_and_ray_down(place: FleetHome, tmp_path: Path) -> None:
-    """Ray's own command line on machines that really boot: twice up is one head, and after `down` the cloud holds
-    nothing."""
-    from tradewind.emulators.aws_machines import run_on_aws
-    from tradewind.emulators.machines import Machines
-
-    file = tmp_path / "cluster.yaml"
-    env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_UP_enable_autoscaler_v2": "1"}
-
-    def ray(*arguments: str) -> str:
-        command = [sys.executable, "-m", "ray.scripts.scripts", *arguments, str(file), "-y"]
-        done = subprocess.run(command, env=env, text=True, capture_output=True, timeout=400, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr + place.log_tail(40) + consoles(machines)
-        return done.stdout + done.stderr
-
-    with AwsEmulator(tick_s=0.2) as aws, Machines() as machines:
-        run_on_aws(aws, machines)
-        aws.shop.profiles.add("tradewind-head")
-        file.write_text(yaml.safe_dump(cluster_at(aws.url, tmp_path / "runs")))
-        try:
-            assert "up-to-date" in ray("up")
-            assert [machine.profile for machine in aws.machines()] == ["tradewind-head"]
-            ray("up")
-            assert len(aws.machines()) == 1
-            assert "No nodes remaining" in ray("down")
-        finally:
-            with suppress(ControllerError):  # one that failed has left it
-                connect(place.root, place.fleet, start=False).down()
-        assert [machine for machine in aws.machines() if machine.state != "shutting-down"] == []
-        assert machines.wait_ended(machines.names(), 60.0) == []
-        assert list(aws.vault.secrets) == []
-    assert place.announced() is None
-
-
-def consoles(machines: Any) -> str:
-    return "".join(f"--- {name}\n{machines.console(name)[-3000:]}" for name in machines.names())

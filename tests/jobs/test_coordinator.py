@@ -84,6 +84,19 @@ def test_the_wish_is_told_and_withdrawn() -> None:
     assert run(body) == (True, None)
 
 
+def test_a_job_that_waits_for_its_first_node_tells_it_once() -> None:
+    """It looks four times a second, and a node may take an hour."""
+
+    async def body(coordinator: Coordinator) -> list[Any]:
+        for _ in range(5):
+            await coordinator.phase("starting", "", 0)  # as it is before anything was told
+        for _ in range(5):
+            await coordinator.phase("starting", "room for 0 of 1 to 1 workers", 0)
+        return await poll(coordinator, 0)
+
+    assert [told.reason for told in run(body)] == ["", "room for 0 of 1 to 1 workers"]
+
+
 def test_steps_checkpoints_and_phases_reach_the_agent(tmp_path: Path) -> None:
     async def body(coordinator: Coordinator) -> Any:
         await coordinator.begin_attempt(1, 4)

@@ -44,7 +44,7 @@ def heads_in(config: FleetConfig, cloud: str, region: str, zones: tuple[str, ...
         offer for offer in listed if offer.price_uusd_per_h is not None and (wanted or _is_enough(offer, config))
     ]
     if not fitting:
-        what = wanted or f"a machine with {config.head.vcpus:g} CPUs and {config.head.memory_gib:g} GiB"
+        what = wanted or f"machine with {config.head.vcpus:g} CPUs and {config.head.memory_gib:g} GiB"
         problem = Problem("fleet file", "head", f"the price list has no {what} in {cloud}'s {region}")
         raise ConfigError([problem], "choose another head.instance_type")
     cheapest = sorted(fitting, key=_by_price)

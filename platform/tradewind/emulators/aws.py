@@ -30,11 +30,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tradewind.emulators import aws_s3
-from tradewind.emulators.alone import wait_for_the_end
+from tradewind.emulators.alone import wait_for_the_end, write_fleet
 from tradewind.emulators.aws_books import Books, Machine, Region
 from tradewind.emulators.aws_calls import ACCOUNT, Calls, caller_identity, instance_item, service_quota
 from tradewind.emulators.aws_identity import ACCESS_KEY, SECRET_KEY, Caller, Identities
@@ -43,6 +44,7 @@ from tradewind.emulators.aws_metadata import Answer, Metadata
 from tradewind.emulators.aws_s3 import Call, Storage, unchunked
 from tradewind.emulators.aws_secrets import Vault
 from tradewind.emulators.aws_wire import Form, Refused, Scope, error_response, response
+from tradewind.emulators.fleet_file import aws_section
 
 REGIONS = ("us-east-1", "us-west-2")
 NOTICE_S = 120.0
@@ -119,6 +121,10 @@ class AwsEmulator:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    def environment(self) -> dict[str, str]:
+        """What leads any process's SDK to a login here; the address stands in the fleet file."""
+        return {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 
     def _tick(self, tick_s: float) -> None:
         while not self._closing.wait(tick_s):
@@ -313,6 +319,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Runs an emulated AWS on loopback until it is interrupted.")
     parser.add_argument("--port", type=int, default=0, help="any free one unless given")
     parser.add_argument("--run-machines", action="store_true", help="run what is launched as processes")
+    parser.add_argument("--fleet", type=Path, help="write a fleet file that leads here")
     arguments = parser.parse_args()
     with contextlib.ExitStack() as stack:
         cloud = stack.enter_context(AwsEmulator(port=arguments.port, tick_s=0.2))
@@ -321,7 +328,8 @@ def main() -> None:
             from tradewind.emulators.machines import Machines
 
             run_on_aws(cloud, stack.enter_context(Machines()))
-        wait_for_the_end(f"{cloud.url}  (access key {ACCESS_KEY}, secret key {SECRET_KEY})")
+        write_fleet(arguments.fleet, {"aws": aws_section(cloud)})
+        wait_for_the_end(cloud.url, cloud.environment())
 
 
 if __name__ == "__main__":

@@ -99,7 +99,9 @@ class Region:
     name: str
     images: dict[str, Image] = field(default_factory=dict)
     subnets: dict[str, str] = field(default_factory=dict)  # id -> zone
-    groups: dict[str, str] = field(default_factory=dict)  # id -> name
+    groups: dict[str, str] = field(default_factory=dict)  # id -> name; their members may talk to each other
+    open_groups: set[str] = field(default_factory=set)  # those that let everybody in
+    closed_groups: set[str] = field(default_factory=set)  # those that let nobody in
     machines: dict[str, Machine] = field(default_factory=dict)
     volumes: dict[str, Part] = field(default_factory=dict)
     interfaces: dict[str, Part] = field(default_factory=dict)

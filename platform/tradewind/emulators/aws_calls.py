@@ -193,7 +193,15 @@ class Calls:
             if name not in region.groups:
                 raise Refused("InvalidGroup.NotFound", f"The security group '{name}' does not exist")
         names = form.many("GroupId") or region.groups
-        return {"securityGroupInfo": [{"groupId": n, "groupName": region.groups[n], "vpcId": "vpc-1"} for n in names]}
+        return {"securityGroupInfo": [_group_item(name, region) for name in names]}
+
+
+def _group_item(name: str, region: Region) -> dict[str, Any]:
+    among = {"ipProtocol": "-1", "groups": [{"groupId": name}]}
+    everybody = {"ipProtocol": "tcp", "fromPort": 22, "toPort": 22, "ipRanges": [{"cidrIp": "0.0.0.0/0"}]}
+    rules: list[dict[str, Any]] = [] if name in region.closed_groups else [among]
+    rules += [everybody] if name in region.open_groups else []
+    return {"groupId": name, "groupName": region.groups[name], "vpcId": "vpc-1", "ipPermissions": rules}
 
 
 def instance_item(machine: Machine) -> dict[str, Any]:

@@ -15,7 +15,7 @@ which secrets a node's identity may read), and Azure's true timing.
     emulator = AzureEmulator().start()
     AzureSettings(..., endpoint_url=emulator.url, ca_file=emulator.ca_file), credential=emulator.credential()
 
-Or on its own: `python -m tradewind.emulators.azure --login login.json`; `load_credential` reads that file.
+Or on its own: `python -m tradewind.emulators.azure`, which says what to export.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlencode
 
-from tradewind.emulators.alone import wait_for_the_end
+from tradewind.emulators.alone import wait_for_the_end, write_fleet
 from tradewind.emulators.azure_compute import Compute
 from tradewind.emulators.azure_http import Answer, Cut, Refused, Request, make_certificate, serve
+from tradewind.emulators.azure_login import ClientLogin
 from tradewind.emulators.azure_metadata import AzureMetadata
 from tradewind.emulators.azure_read import Reader
 from tradewind.emulators.azure_state import REGIONS, Faults
 from tradewind.emulators.azure_vault import KeyVault
+from tradewind.emulators.fleet_file import azure_section
 from tradewind.emulators.gcp_state import Timeline
 from tradewind.emulators.metadata_server import Asked
 
@@ -84,6 +86,7 @@ class AzureEmulator:
         self.calls: list[str] = []  # "PUT /subscriptions/..." of every call that came in
         self._token = f"eyJ0.{uuid.uuid4().hex}"
         self._tokens = {self._token: _OWNER}
+        self._login = ClientLogin(lambda: self.url, lambda: self._token)
         # User-assigned identities of nodes by name, and the secrets that each may read; nothing else is allowed.
         self.identities = {"tradewind-node": "*--node", "tradewind-head": "*--head"}
         self.vault = KeyVault(self.time, lambda: self.url, page_size)
@@ -130,6 +133,10 @@ class AzureEmulator:
     def credential(self) -> Token:
         return Token(self._token)
 
+    def environment(self) -> Mapping[str, str]:
+        """What leads any process's SDK to a login here; the addresses stand in the fleet file."""
+        return {**self._login.environment(), "REQUESTS_CA_BUNDLE": self.ca_file}
+
     def login_file(self, path: Path) -> Path:
         """The same for another process, see `load_credential`."""
         path.touch(mode=0o600)
@@ -139,7 +146,7 @@ class AzureEmulator:
     @property
     def secrets(self) -> Sequence[str]:
         """What nobody may ever see."""
-        return tuple(self._tokens)
+        return (*self._tokens, self._login.client_secret)
 
     def settle(self) -> None:
         """Let everything happen that is due by the clock. Spot capacity beyond what its pool has left is taken back,
@@ -163,6 +170,8 @@ class AzureEmulator:
             if request.path.startswith("/metadata/"):
                 return self._metadata(request)
             self.calls.append(f"{request.method} {request.path}")
+            if self._login.serves(request.path):
+                return self._login.answer(request)
             if request.path == "/api/retail/prices":
                 return self.reader.prices(request)
             if request.path.startswith(("/secrets", "/deletedsecrets")):
@@ -317,11 +326,10 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description="An emulated Azure subscription on loopback.")
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--login", type=Path, required=True, help="where to write a login that it accepts")
     parser.add_argument("--run-machines", action="store_true", help="run what is launched as processes")
+    parser.add_argument("--fleet", type=Path, help="write a fleet file that leads here")
     arguments = parser.parse_args()
     emulator = AzureEmulator().start(arguments.port, tick_s=0.2)
-    emulator.login_file(arguments.login)
     with contextlib.ExitStack() as stack:
         stack.callback(emulator.close)
         if arguments.run_machines:
@@ -329,7 +337,8 @@ def main() -> None:
             from tradewind.emulators.machines import Machines
 
             run_on_azure(emulator, stack.enter_context(Machines()))
-        wait_for_the_end(emulator.url)
+        write_fleet(arguments.fleet, {"azure": azure_section(emulator)}, emulator.ca_file)
+        wait_for_the_end(f"{emulator.url}  (subscription {emulator.subscription})", emulator.environment())
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ SIZES = {
     "Standard_ND96isr_H100_v5": Size("standardNDSH100v5Family", 96, 29.5, 98.32),
     "Standard_D2s_v5": Size("standardDSv5Family", 2, 0.02, 0.096),
     "Standard_D4s_v5": Size("standardDSv5Family", 4, 0.04, 0.192),
+    "Standard_D8s_v5": Size("standardDSv5Family", 8, 0.08, 0.384),
     "Standard_D16s_v5": Size("standardDSv5Family", 16, 0.16, 0.768),
 }
 

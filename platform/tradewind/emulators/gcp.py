@@ -13,26 +13,27 @@ prices, most of IAM (`accounts`: which secrets a node's service account may read
     emulator = GcpEmulator().start()
     GcpSettings(..., endpoint_url=emulator.url), credentials=emulator.credentials()
 
-Or on its own: `python -m tradewind.emulators.gcp --credentials login.json`; `load_credentials` reads that file.
+Or on its own: `python -m tradewind.emulators.gcp --credentials login.json`, which says what to export.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlencode
 
-from tradewind.emulators.alone import wait_for_the_end
+from tradewind.emulators.alone import wait_for_the_end, write_fleet
+from tradewind.emulators.fleet_file import gcp_section
 from tradewind.emulators.gcp_compute import Compute
 from tradewind.emulators.gcp_http import JSON, Answer, Cut, Refused, Request, serve
+from tradewind.emulators.gcp_login import JWT_GRANT, UNIVERSE, ServiceAccountLogin
 from tradewind.emulators.gcp_metadata import GcpMetadata, Host
 from tradewind.emulators.gcp_secrets import SecretManager
 from tradewind.emulators.gcp_state import Faults, Timeline
@@ -72,6 +73,7 @@ class GcpEmulator:
         domain = f"{project}.iam.gserviceaccount.com"
         self.accounts = {f"tradewind-node@{domain}": "*_node", f"tradewind-head@{domain}": "*_head"}
         self.accounts |= {"nodes@emulated": "*_node", "heads@emulated": "*_head"}
+        self._login = ServiceAccountLogin(project)
         self._tokens: dict[str, str] = {}  # access token -> the owner, or the email of a service account
         self._server: Any = None
         self._ticking = threading.Event()
@@ -101,26 +103,22 @@ class GcpEmulator:
         """Of google.auth, for the SDK's clients: a refresh token, for which this emulator gives access tokens."""
         from google.oauth2.credentials import Credentials
 
-        return Credentials(None, **self._login())
+        login = {"token_uri": f"{self.url}/token", "client_id": "tradewind", "client_secret": _CLIENT_SECRET}
+        return Credentials(None, refresh_token=_REFRESH, **login)
 
     def credentials_file(self, path: Path) -> Path:
-        """The same for another process, see `load_credentials`."""
-        path.touch(mode=0o600)
-        path.write_text(json.dumps(self._login()))
-        return path
+        """The same for another process, whose SDK finds it by `environment`; here, `load_credentials` reads it."""
+        return self._login.write(path, f"{self.url}/token")
 
-    def _login(self) -> dict[str, str]:
-        return {
-            "refresh_token": _REFRESH,
-            "token_uri": f"{self.url}/token",
-            "client_id": "tradewind",
-            "client_secret": _CLIENT_SECRET,
-        }
+    def environment(self, credentials_file: Path) -> Mapping[str, str]:
+        """What leads any process's SDK to this login; the addresses stand in the fleet file."""
+        file = str(self.credentials_file(credentials_file))
+        return {"GOOGLE_APPLICATION_CREDENTIALS": file, "GOOGLE_CLOUD_UNIVERSE_DOMAIN": UNIVERSE}
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """What nobody may ever see."""
-        return (_REFRESH, _CLIENT_SECRET, _TOKEN_PREFIX, *self._tokens)
+        return (_REFRESH, _CLIENT_SECRET, _TOKEN_PREFIX, *self._tokens, *self._login.secrets)
 
     def settle(self) -> None:
         """Let everything happen that is due by the clock. Spot capacity beyond what its pool has left is taken back,
@@ -214,6 +212,8 @@ class GcpEmulator:
 
     def _check_caller(self, request: Request) -> None:
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if token not in self._tokens and self._login.signed(token):
+            self._tokens[token] = _OWNER
         if self.faults.credentials_expired or token not in self._tokens:
             message = "Request had invalid authentication credentials. Expected OAuth 2 access token."
             raise Refused(401, "authError", message, "UNAUTHENTICATED")
@@ -234,7 +234,8 @@ class GcpEmulator:
 
     def _issue_token(self, request: Request) -> JSON:
         asked = dict(parse_qsl(request.raw.decode()))
-        if self.faults.credentials_expired or asked.get("refresh_token") != _REFRESH:
+        is_signed = asked.get("grant_type") == JWT_GRANT and self._login.signed(asked.get("assertion", ""))
+        if self.faults.credentials_expired or not (is_signed or asked.get("refresh_token") == _REFRESH):
             raise Refused(400, "invalid_grant", "Token has been expired or revoked.")
         return {"access_token": self._new_token(_OWNER), "expires_in": 3600, "token_type": "Bearer"}
 
@@ -295,9 +296,10 @@ class GcpEmulator:
 
 def load_credentials(path: Path) -> Any:
     """From a file that `credentials_file` wrote."""
-    from google.oauth2.credentials import Credentials
+    from google.oauth2.service_account import Credentials
 
-    return Credentials(None, **json.loads(path.read_text()))
+    scopes = ["https://www.googleapis.com/auth/cloud-platform"]
+    return Credentials.from_service_account_file(str(path), scopes=scopes).with_universe_domain("googleapis.com")
 
 
 def main() -> None:
@@ -306,18 +308,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="An emulated Google Cloud project on loopback.")
     parser.add_argument("--project", default="emulated")
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--credentials", type=Path, required=True, help="where to write a login that it accepts")
+    parser.add_argument("--credentials", type=Path, required=True, help="where to write the key file of an account")
     parser.add_argument("--run-machines", action="store_true", help="run what is launched as processes")
+    parser.add_argument("--fleet", type=Path, help="write a fleet file that leads here")
     arguments = parser.parse_args()
     emulator = GcpEmulator(arguments.project).start(arguments.port, tick_s=0.2)
-    emulator.credentials_file(arguments.credentials)
+    login = emulator.environment(arguments.credentials.absolute())
     with contextlib.ExitStack() as stack:
         if arguments.run_machines:
             from tradewind.emulators.gcp_machines import run_on_gcp
             from tradewind.emulators.machines import Machines
 
             run_on_gcp(emulator, stack.enter_context(Machines()))
-        wait_for_the_end(emulator.url)
+        write_fleet(arguments.fleet, {"gcp": gcp_section(emulator)})
+        wait_for_the_end(emulator.url, login)
 
 
 if __name__ == "__main__":

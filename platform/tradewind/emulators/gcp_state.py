@@ -18,6 +18,7 @@ REGIONS = (
     "asia-southeast1",
     "us-central2",
     "us-east5",
+    "us-south1",
 )
 ZONES = tuple(f"{region}-{letter}" for region in REGIONS for letter in "abcf")
 _MOUNTAIN_VIEW = timezone(timedelta(hours=-8))  # Google's timestamps are not in UTC

@@ -205,6 +205,9 @@ class Machines:
             "TMPDIR": str(folder / "tmp"),
             _FOLDER_ENV: str(folder),
             "TRADEWIND_START_LOCK": str(default_base() / "start.lock"),  # Ray's nodes must not start at the same time
+            # No workers in advance, one for each CPU that the machine claims to have: this one has few.
+            "RAY_enable_worker_prestart": "0",
+            "RAY_prestart_worker_first_driver": "0",
             **cloud,
         }
 

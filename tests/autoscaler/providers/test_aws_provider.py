@@ -26,7 +26,7 @@ from tradewind.autoscaler.providers.aws_requests import (
     run_arguments,
 )
 from tradewind.autoscaler.providers.aws_settings import AwsRegion, AwsSettings
-from tradewind.autoscaler.providers.base import CloudState
+from tradewind.autoscaler.providers.base import Check, CloudState
 from tradewind.autoscaler.providers.partial import PartialListing
 from tradewind.emulators.aws_launch import from_trace
 from tradewind.errors import AmbiguousOutcome, ConfigError, Conflict, InvalidRequest, Stockout, Transient, Unsupported
@@ -412,3 +412,45 @@ def test_a_pool_follows_a_trace(world: AwsWorld) -> None:
     assert world.emulator.machines() == []
     with pytest.raises(Stockout):
         provider.launch(make_spec("tw-4", SPOT))
+
+
+# --- the preflight ---
+
+
+def wrong(world: AwsWorld) -> list[Check]:
+    return [check for check in world.provider().preflight() if not check.ok]
+
+
+def test_a_group_that_lets_everybody_in_is_told_with_what_takes_it_away(world: AwsWorld) -> None:
+    group = next(iter(world.emulator.books.regions["us-east-1"].groups))
+    assert wrong(world) == []
+    world.emulator.books.regions["us-east-1"].open_groups.add(group)
+    [check] = wrong(world)
+    assert (check.name, check.found) == ("us-east-1 security groups", "tradewind lets the whole internet in")
+    assert f"revoke-security-group-ingress --region us-east-1 --group-id {group}" in check.fix
+
+
+def test_a_group_whose_members_cannot_talk_is_told_with_the_rule_that_it_lacks(world: AwsWorld) -> None:
+    group = next(iter(world.emulator.books.regions["us-west-2"].groups))
+    world.emulator.books.regions["us-west-2"].closed_groups.add(group)
+    [check] = wrong(world)
+    assert check.found == "their members cannot talk to each other"
+    assert check.fix.endswith(f"--group-id {group} --protocol -1 --source-group {group}`")
+
+
+def test_a_setting_that_ec2_does_not_know_is_not_told_as_a_missing_right(world: AwsWorld) -> None:
+    world.emulator.shop.profiles.clear()
+    assert {check.name for check in wrong(world)} == {
+        "us-east-1 permission to launch",
+        "us-west-2 permission to launch",
+    }
+    assert all("fleet file" in check.fix and "policy" not in check.fix for check in wrong(world))
+    world.emulator.faults.denied.add("RunInstances")
+    assert all("cluster-configs/iam" in check.fix for check in wrong(world))
+
+
+def test_a_cloud_that_does_not_answer_is_not_told_as_a_missing_login(world: AwsWorld) -> None:
+    world.emulator.faults.dead_regions.add("us-east-1")
+    checks = wrong(world)
+    assert checks
+    assert all("check the network" in check.fix for check in checks)

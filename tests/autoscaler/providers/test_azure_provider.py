@@ -206,6 +206,7 @@ def test_a_refusal_that_comes_late_is_listed_as_an_end_and_is_debris(world: Azur
     node = only(provider.list_nodes())
     assert (node.state, node.end, node.billed_from_s) == (CloudState.GONE, EndReason.CRASHED, None)
     assert "ZonalAllocationFailed" in node.detail
+    assert isinstance(node.refusal, Stockout)
     assert list(provider.list_debris()) == world.debris() != []
     provider.delete_debris(world.debris())
     world.advance(ENDED_S)

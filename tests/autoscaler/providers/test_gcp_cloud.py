@@ -203,6 +203,18 @@ def test_a_refusal_that_comes_late_is_listed_as_an_end(world: GcpWorld) -> None:
     [node] = provider.list_nodes()
     assert (node.state, node.end, node.billed_from_s) == (CloudState.GONE, EndReason.CRASHED, None)
     assert "does not have enough resources" in node.detail
+    assert isinstance(node.refusal, Stockout)
+
+
+def test_a_refusal_of_a_slice_that_comes_late_is_listed_with_its_reason(slices: TpuWorld) -> None:
+    slices.emulator.tpu.answer_s = 60.0
+    slices.stock_out(SLICE)
+    provider = slices.provider()
+    assert provider.launch(make_spec("tw-1", SLICE)).state is CloudState.PENDING
+    slices.advance(60)
+    [node] = provider.list_nodes()
+    assert (node.state, node.end) == (CloudState.GONE, EndReason.CRASHED)
+    assert isinstance(node.refusal, Stockout)
 
 
 def test_an_internal_error_is_tried_again_with_a_new_request_id(world: GcpWorld) -> None:
