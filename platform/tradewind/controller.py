@@ -210,13 +210,13 @@ class Controller:
 
     def jobs(self) -> Sequence[JobInfo]:
         with self.journal.reading() as (fleet, ledger):
-            costs = Costs.of(ledger.accounts(time.time()))
+            costs = Costs.at(ledger, time.time())
             return [job_info(job, costs.by_job.get(job.job_id, 0)) for job in fleet.jobs.values()]
 
     def job(self, job_id: str) -> JobInfo:
         with self.journal.reading() as (fleet, ledger):
             job = _find(fleet, pick(job_id, fleet.jobs, job_not_found))
-            return job_info(job, Costs.of(ledger.job_accounts(job.job_id, time.time())).by_job.get(job.job_id, 0))
+            return job_info(job, ledger.job_cost(job.job_id, time.time()))
 
     def stop(self, job_id: str) -> JobInfo:
         with self.journal.reading() as (fleet, _):
@@ -270,12 +270,12 @@ class Controller:
 
     def nodes(self) -> Sequence[NodeInfo]:
         with self.journal.reading() as (fleet, ledger):
-            return node_infos(fleet, Costs.of(ledger.accounts(time.time())))
+            return node_infos(fleet, Costs.at(ledger, time.time()))
 
     def status(self) -> FleetStatus:
         with self.journal.reading() as (fleet, ledger):
             now_s = time.time()  # here: moments that the ledger is asked about come in order
-            costs = Costs.of(ledger.accounts(now_s))
+            costs = Costs.at(ledger, now_s)
             shown = [*[job for job in fleet.jobs.values() if is_over(job.state)][-RECENT_JOBS:], *fleet.open_jobs]
             nodes = tuple(info for info in node_infos(fleet, costs) if is_alive(info.state))
             return FleetStatus(
@@ -324,7 +324,7 @@ class Controller:
                 now_s=time.time(),
                 events=events[-TOLD_EVENTS[about] :],
                 is_cut=len(events) > TOLD_EVENTS[about],
-                costs=Costs.of(ledger.accounts(time.time())),
+                costs=Costs.at(ledger, time.time()),
                 plan=self._whole_plan(),
                 asked=tuple(line for view in self._views() for line in view.demand.lines()),
             )
@@ -374,7 +374,7 @@ class Controller:
         ended = self._end_cells()
         with self.journal.reading() as (fleet, ledger):
             left = tuple(node.launch_id for node in fleet.alive_nodes)
-            cost_uusd, simulated = Costs.of(ledger.accounts(time.time())).total_uusd, fleet.simulated
+            cost_uusd, simulated = Costs.at(ledger, time.time()).total_uusd, fleet.simulated
         left = left or tuple(f"secrets of {name}" for name in self.clean_up())
         self.journal.record(ControllerStopped(at_s=time.time(), reason="shutdown"))
         self.ended.set()
