@@ -44,7 +44,7 @@ from tradewind.events import (
 from tradewind.model import Capacity, EndReason, JobSpec, Market, Offer, Phase
 from tradewind.views import Costs
 
-NODES, JOBS, BLOCK = 100, 10, 10_000
+NODES, JOBS, BLOCK = 100, 10, 1_000
 OFFERS = [
     Offer(
         market=Market("aws", "us-east-1", f"use1-az{zone}", "g5.xlarge", Capacity.SPOT),
@@ -223,7 +223,7 @@ def month_bars(nodes: int, days: int, prices: Path | None) -> list[Bar]:
         fold_s, seen = fold_s + time.process_time() - started_s, seen + len(block)
     del block
     now_s = days * 86_400.0
-    fold_s += timed(lambda: (ledger.accounts(now_s), summary(ledger, "day", now_s)))  # as a controller that starts
+    fold_s += timed(lambda: (Costs.at(ledger, now_s), summary(ledger, "day", now_s)))  # as a controller that starts
     gc.collect()
     gc.freeze()  # as the service does after it has read its log
     kept_mib = (memory().rss - before) / 2**20
@@ -251,7 +251,7 @@ def _asked(ledger: Ledger, now_s: float) -> dict[str, list[float]]:
             found.setdefault(by, []).append(timed(lambda by=by, at=at_s + number: summary(ledger, by, at)))
         at_s, job_id = at_s + 6.0, jobs[-1 - turn]
         found.setdefault("receipt", []).append(timed(lambda at=at_s, job=job_id: receipt(ledger, job, at)))
-        found.setdefault("screen", []).append(timed(lambda at=at_s: Costs.of(ledger.accounts(at))))
+        found.setdefault("screen", []).append(timed(lambda at=at_s: Costs.at(ledger, at)))
     return found
 
 

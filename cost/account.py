@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tradewind.cost.books import NodeBook
+from tradewind.cost.books import NodeBook, NodeCost
 from tradewind.cost.history import NodeHistory, PriceHistory
 from tradewind.cost.labels import Label
 from tradewind.cost.settle import LABELS, on_demand_price
@@ -51,6 +51,24 @@ class NodeAccount:
         return self.until_ms - self.launched_ms
 
 
+def cost_of(book: NodeBook, prices: PriceHistory, now_ms: int) -> NodeCost | None:
+    """As `account_of`, without who paid what for."""
+    node = book.node
+    if book.final is not None or node.launched_ms is None or node.launched_ms > now_ms:
+        return book.final
+    over = node.ended_ms is not None and node.ended_ms <= now_ms
+    found = NodeCost(node.launch_id, book.cost_uusd(), prices.at(node, _until_ms(node, now_ms)), over)
+    if book.is_closed:
+        book.final = found
+    return found
+
+
+def _until_ms(node: NodeHistory, now_ms: int) -> int:
+    billed_ms, launched_ms = node.billed_until_ms, node.launched_ms or 0
+    over = node.ended_ms is not None and node.ended_ms <= now_ms
+    return max(min(now_ms, billed_ms) if over and billed_ms is not None else now_ms, launched_ms)
+
+
 def account_of(book: NodeBook, prices: PriceHistory, now_ms: int) -> NodeAccount | None:
     """As of the last settling, which was at `now_ms`. None: it had not been launched."""
     node = book.node
@@ -58,8 +76,7 @@ def account_of(book: NodeBook, prices: PriceHistory, now_ms: int) -> NodeAccount
     if launched_ms is None or launched_ms > now_ms:
         return None
     over = node.ended_ms is not None and node.ended_ms <= now_ms
-    billed_ms = node.billed_until_ms
-    until_ms = max(min(now_ms, billed_ms) if over and billed_ms is not None else now_ms, launched_ms)
+    until_ms = _until_ms(node, now_ms)
     entries = _entries(book)
     listed = on_demand_price(node.offer) is not None
     return NodeAccount(

@@ -24,6 +24,13 @@ FOREVER_MS = 2**62
 _NO_PRICES = PriceHistory()
 
 
+class NodeCost(NamedTuple):
+    launch_id: str
+    cost_uusd: int
+    price_uusd_per_h: int | None  # the last one
+    is_over: bool
+
+
 class Cell(NamedTuple):
     """A part of the cost. What it was not asked by is empty, or -1."""
 
@@ -75,6 +82,9 @@ class NodeBook:
     steady: tuple[tuple[Stretch, ...], Stretch] | None = None  # today's stretches, and the one that goes on
     _sums: dict[Key, Sums] = field(default_factory=dict)
     _summed: int = 0  # how many of the days are in `_sums`
+    _days_uusd: int = 0  # what these days cost ...
+    _costed: int = 0  # ... and how many of them are in it
+    final: NodeCost | None = None  # of one that is closed, once somebody has asked
 
     @property
     def settled_until_ms(self) -> int:
@@ -95,6 +105,13 @@ class NodeBook:
                 found[key] = row if before is None else _both(before, row)
         return found
 
+    def cost_uusd(self) -> int:
+        """At the last question. As `by_key` adds up to, without its keys: screens ask for it of every node."""
+        if self._costed < len(self.days):
+            self._days_uusd += sum(_cost(rows) for _, rows in self.days[self._costed :])
+            self._costed = len(self.days)
+        return self._days_uusd + sum(_cost(rows) for _, rows in self.running)
+
     def reopen(self, from_day: int) -> list[tuple[int, Statement]]:
         """Forget the days from this one on. Returns them."""
         keep = next((i for i, (day, _) in enumerate(self.days) if day >= from_day), len(self.days))
@@ -102,8 +119,14 @@ class NodeBook:
         del self.days[keep:]
         if self._summed > keep:
             self._sums, self._summed = {}, 0
-        self.is_closed, self.running, self.steady = False, [], None
+        if self._costed > keep:
+            self._days_uusd, self._costed = 0, 0
+        self.is_closed, self.running, self.steady, self.final = False, [], None, None
         return dropped
+
+
+def _cost(rows: Statement) -> int:
+    return sum(row.cost_uusd for row in rows)
 
 
 def _both(one: Sums | Row, other: Row) -> Sums:

@@ -5,14 +5,14 @@ A summary adds the ledger's cells up by one of the words in `By`. Its lines add 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal, get_args
 
 from tradewind.cost.books import MILLI, Cell
 from tradewind.cost.history import WHOLE_PPM
-from tradewind.cost.labels import OVERHEAD, Label
+from tradewind.cost.labels import JOB_LABELS, Label
 from tradewind.cost.ledger import Ledger
 from tradewind.cost.settle import DAY_MS, FLEET, LABELS
 from tradewind.units import MS_PER_H, to_ms
@@ -22,10 +22,9 @@ BY: tuple[By, ...] = get_args(By)
 OVERHEAD_NAME = "(overhead)"  # what no job pays for: booting, queued, idle, failed
 _FIRST_DAY = datetime(1970, 1, 1, tzinfo=UTC)
 # Positions in LABELS.
-_EVERY = tuple(range(len(LABELS)))
-_HELD = tuple(i for i in _EVERY if LABELS[i] not in OVERHEAD)
-_USEFUL = (LABELS.index(Label.USEFUL),)
-_STEPPING = (*_USEFUL, LABELS.index(Label.RECOMPUTED))
+_USEFUL, _RECOMPUTED = LABELS.index(Label.USEFUL), LABELS.index(Label.RECOMPUTED)
+_NUM_HELD = len(JOB_LABELS)  # these come first
+_UNITS_PER_H = WHOLE_PPM * MS_PER_H * MILLI  # of the cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +141,7 @@ class _Group:
 
     def line(self, name: str) -> Line:
         cost_uusd = sum(self.costs)
-        hours, useful = self._hours(_EVERY), self._hours(_USEFUL)
+        hours, useful = sum(self.hours) / _UNITS_PER_H, self.hours[_USEFUL] / _UNITS_PER_H
         on_demand = None if self.unlisted_ms else self.on_demand
         return Line(
             name=name,
@@ -150,21 +149,20 @@ class _Group:
             labels_uusd={label: cost for label, cost in zip(LABELS, self.costs, strict=True) if cost},
             accelerator_hours=hours,
             useful_accelerator_hours=useful,
-            paid_uusd_per_accelerator_h=self._per_hour(hours),
-            effective_uusd_per_accelerator_h=self._per_hour(useful),
+            paid_uusd_per_accelerator_h=self._per_hour(cost_uusd, hours),
+            effective_uusd_per_accelerator_h=self._per_hour(cost_uusd, useful),
             on_demand_uusd=on_demand,
             saved_uusd=None if on_demand is None or self.unpriced_ms else on_demand - cost_uusd,
             utilisation=self._utilisation(hours, useful),
             unpriced_s=self.unpriced_ms / 1000,
         )
 
-    def _hours(self, labels: Iterable[int]) -> float:
-        return sum(self.hours[label] for label in labels) / (WHOLE_PPM * MS_PER_H * MILLI)
-
-    def _per_hour(self, hours: float) -> int | None:
-        return round(sum(self.costs) / hours) if hours > 0 and not self.unpriced_ms else None
+    def _per_hour(self, cost_uusd: int, hours: float) -> int | None:
+        return round(cost_uusd / hours) if hours > 0 and not self.unpriced_ms else None
 
     def _utilisation(self, hours: float, useful: float) -> Utilisation | None:
         if hours <= 0:
             return None
-        return Utilisation(self._hours(_HELD) / hours, self._hours(_STEPPING) / hours, useful / hours)
+        held = sum(self.hours[:_NUM_HELD]) / _UNITS_PER_H
+        stepping = (self.hours[_USEFUL] + self.hours[_RECOMPUTED]) / _UNITS_PER_H
+        return Utilisation(held / hours, stepping / hours, useful / hours)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tradewind.cost.account import Entry, NodeAccount, account_of
-from tradewind.cost.books import Books, Cell
+from tradewind.cost.account import Entry, NodeAccount, account_of, cost_of
+from tradewind.cost.books import Books, Cell, NodeCost
 from tradewind.cost.extras import Save
 from tradewind.cost.history import MINIMUM_BILLED_MS, NodeHistory, PriceHistory
 from tradewind.cost.settle import Statement
@@ -40,6 +40,8 @@ from tradewind.events import (
 from tradewind.model import Offer
 from tradewind.states import JobState, is_over
 from tradewind.units import to_ms
+
+_NO_PRICES = PriceHistory()
 
 
 @dataclass(slots=True)
@@ -107,6 +109,14 @@ class Ledger:
         accounts = self.job_accounts(job_id, now_s)
         return sum(entry.cost_uusd for account in accounts for entry in account.entries if entry.job_id == job_id)
 
+    def node_costs(self, now_s: float) -> Iterator[NodeCost]:
+        """As `accounts`, without who paid what for: that takes a tenth of the time."""
+        self._books.settle(to_ms(now_s))
+        for book in self._books.by_node.values():
+            found = book.final or cost_of(book, self.prices.get(book.market, _NO_PRICES), self._books.now_ms)
+            if found is not None:
+                yield found
+
     def entries(self, now_s: float) -> tuple[Entry, ...]:
         return tuple(entry for account in self.accounts(now_s) for entry in account.entries)
 
@@ -136,7 +146,7 @@ class Ledger:
         known = self._closed.get(launch_id)
         if known is not None and book.is_closed and book.closings == known[0]:
             return known[1]
-        prices = self.prices.get(book.node.offer.market.key) or PriceHistory()
+        prices = self.prices.get(book.market, _NO_PRICES)
         found = account_of(book, prices, self._books.now_ms)
         if found is not None and book.is_closed:
             self._closed[launch_id] = (book.closings, found)

@@ -220,7 +220,6 @@ class Timeline:
             and story.labels
             and story.labels[-1] == _USEFUL
             and self._changed_ms is not None
-            and self._told == len(self._reports.columns[0])
             and self._reports.put_next(began_ms, attempt, sequence, at_ms, first_step, last_step, samples)
         ):
             story.until_ms, story.highest_step = at_ms, last_step

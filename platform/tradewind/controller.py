@@ -219,19 +219,19 @@ class Controller:
 
     def jobs(self) -> Sequence[JobInfo]:
         with self.journal.reading() as (fleet, ledger):
-            costs, jobs = Costs.of(ledger.accounts(time.time())), list(fleet.jobs.values())
+            costs, jobs = Costs.at(ledger, time.time()).by_job, list(fleet.jobs.values())
         return self._job_infos(jobs, costs)
 
     def job(self, job_id: str) -> JobInfo:
         with self.journal.reading() as (fleet, ledger):
             job = found_job(fleet, pick(job_id, fleet.jobs, job_not_found))
-            costs = Costs.of(ledger.job_accounts(job.job_id, time.time()))
+            costs = {job.job_id: ledger.job_cost(job.job_id, time.time())}
         return self._job_infos([job], costs)[0]
 
-    def _job_infos(self, jobs: Sequence[JobRecord], costs: Costs) -> list[JobInfo]:
+    def _job_infos(self, jobs: Sequence[JobRecord], costs_uusd: Mapping[str, int]) -> list[JobInfo]:
         """Not under the journal's lock: how contracts stand takes a while to find out."""
-        contracts = self._contracts.infos(jobs, costs.by_job)
-        return [job_info(job, costs.by_job.get(job.job_id, 0), contracts.get(job.job_id)) for job in jobs]
+        contracts = self._contracts.infos(jobs, costs_uusd)
+        return [job_info(job, costs_uusd.get(job.job_id, 0), contracts.get(job.job_id)) for job in jobs]
 
     def stop(self, job_id: str) -> JobInfo:
         with self.journal.reading() as (fleet, _):
@@ -285,12 +285,12 @@ class Controller:
 
     def nodes(self) -> Sequence[NodeInfo]:
         with self.journal.reading() as (fleet, ledger):
-            return node_infos(fleet, Costs.of(ledger.accounts(time.time())))
+            return node_infos(fleet, Costs.at(ledger, time.time()))
 
     def status(self) -> FleetStatus:
         with self.journal.reading() as (fleet, ledger):
             now_s = time.time()  # here: moments that the ledger is asked about come in order
-            costs = Costs.of(ledger.accounts(now_s))
+            costs = Costs.at(ledger, now_s)
             shown = [*[job for job in fleet.jobs.values() if is_over(job.state)][-RECENT_JOBS:], *fleet.open_jobs]
             nodes = tuple(info for info in node_infos(fleet, costs) if is_alive(info.state))
             found = FleetStatus(
@@ -309,7 +309,7 @@ class Controller:
                 dry_run=self._home.loop.settings.dry_run,
                 cells=tuple(cell_info(cell) for cell in self.cells.values()),
             )
-        return replace(found, jobs=tuple(self._job_infos(shown, costs)))
+        return replace(found, jobs=tuple(self._job_infos(shown, costs.by_job)))
 
     def receipt(self, job_id: str) -> dict[str, Any]:
         with self.journal.reading() as (fleet, ledger):
@@ -339,7 +339,7 @@ class Controller:
                 now_s=time.time(),
                 events=events[-TOLD_EVENTS[about] :],
                 is_cut=len(events) > TOLD_EVENTS[about],
-                costs=Costs.of(ledger.accounts(time.time())),
+                costs=Costs.at(ledger, time.time()),
                 plan=self._whole_plan(),
                 asked=tuple(line for view in self._views() for line in view.demand.lines()),
             )
@@ -389,7 +389,7 @@ class Controller:
         ended = self._end_cells()
         with self.journal.reading() as (fleet, ledger):
             left = tuple(node.launch_id for node in fleet.alive_nodes)
-            cost_uusd, simulated = Costs.of(ledger.accounts(time.time())).total_uusd, fleet.simulated
+            cost_uusd, simulated = Costs.at(ledger, time.time()).total_uusd, fleet.simulated
         left = left or tuple(f"secrets of {name}" for name in self.clean_up())
         self.journal.record(ControllerStopped(at_s=time.time(), reason="shutdown"))
         self.ended.set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,7 +23,7 @@ from tradewind.api import (
 )
 from tradewind.autoscaler.actions import Plan
 from tradewind.autoscaler.fleet import FleetState, JobRecord, NodeRecord
-from tradewind.cost.account import NodeAccount
+from tradewind.cost.ledger import Ledger
 from tradewind.events import AnyEvent, DecisionRecorded, encode
 from tradewind.model import Role
 from tradewind.states import NodeState
@@ -175,15 +174,15 @@ class Costs:
     prices: Mapping[str, int | None]  # by node: the last one
 
     @classmethod
-    def of(cls, accounts: Sequence[NodeAccount]) -> Costs:
-        by_job: Counter[str] = Counter()
-        for account in accounts:
-            for entry in account.entries:
-                by_job[entry.job_id] += entry.cost_uusd
+    def at(cls, ledger: Ledger, now_s: float) -> Costs:
+        by_job: dict[str, int] = {}
+        for cell in ledger.cells(now_s):
+            by_job[cell.job_id] = by_job.get(cell.job_id, 0) + cell.cost_uusd
+        nodes = list(ledger.node_costs(now_s))
         return cls(
-            total_uusd=sum(account.cost_uusd for account in accounts),
-            rate_uusd_per_h=sum(account.price_uusd_per_h or 0 for account in accounts if account.ended_ms is None),
+            total_uusd=sum(node.cost_uusd for node in nodes),
+            rate_uusd_per_h=sum(node.price_uusd_per_h or 0 for node in nodes if not node.is_over),
             by_job=by_job,
-            by_node={account.launch_id: account.cost_uusd for account in accounts},
-            prices={account.launch_id: account.price_uusd_per_h for account in accounts},
+            by_node={node.launch_id: node.cost_uusd for node in nodes},
+            prices={node.launch_id: node.price_uusd_per_h for node in nodes},
         )
