@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.model import Capacity, Offer, Role
-from tradewind.states import NodeState, is_alive
+from tradewind.states import NodeState
 from tradewind.units import format_usd
 
 EACH = "*"  # in the place of a tenant: for each of them by itself
@@ -248,8 +248,10 @@ class Counted:
 
     @classmethod
     def of(cls, nodes: Collection[NodeRecord], tenants: Tenants, now_s: float) -> Counted:
-        alive = [node for node in nodes if is_alive(node.state)]
-        workers = [node for node in alive if node.role is Role.WORKER]
+        # By identity and local names: every cell counts the nodes of all, ten thousand of them at each tick.
+        failed, gone, worker = NodeState.FAILED, NodeState.GONE, Role.WORKER
+        alive = [node for node in nodes if (state := node.state) is not failed and state is not gone]
+        workers = [node for node in alive if node.role is worker]
         paid = lots_of(alive, tenants)
         counted = paid if len(workers) == len(alive) else lots_of(workers, tenants)
         return cls(paid, counted, lots_of(launched_since(nodes, now_s - COUNTED_S), tenants))

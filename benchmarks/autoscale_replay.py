@@ -8,27 +8,31 @@ Each job asks for its GPUs at once and holds them for its duration. Nodes have -
 Ticks lie --tick-s apart. Dollars count from each launch until the last submission of the trace.
 
     reactive      nothing is bought before it is asked for
-    head-room N   as many nodes as are wanted, and N more, at all times; others are let go after --idle-s, or (marked
-                  "quick") after as long as a boot takes, as ours does: the better one counts
+    head-room N   as many nodes as are wanted, and N more (or, of nodes with several GPUs, a part of one), at all times;
+                  others are let go after --idle-s, or (marked "quick") after as long as a boot takes, as ours does: the
+                  better one counts
     ours          buys ahead and lets go by the forecast of growth, at the default price of waiting
     clairvoyant   knows which jobs will be submitted until a node that is launched now has booted, and a tick longer
 
 All four are the same policies (`make_plan`) with different knowledge. --factors gives further prices of waiting (in
-prices of the node), which show our own curve, from reactive on. Bars, for each trace: at the default price, less wait
-than the head-room curve has at our dollars (goal: at most 0.9 of it); and our curve, at 5 % more dollars than reactive,
-closes at least half of the gap between reactive and clairvoyant. Where the clairvoyant himself needs more than 5 %, the
-second bar does not apply, and this is said. Exit status 1 where a bar does not hold.
+prices of the node), which show our own curve, from reactive on. Curves are read on straight lines between any two of
+their points: who takes each of two policies for a part of the time lies there.
+
+Bars, for each trace: at the default price, less wait than the head-room curve has at our dollars (goal: at most 0.9 of
+it); and our curve, at 5 % more dollars than reactive, closes at least half of the gap between reactive and clairvoyant.
+Where the clairvoyant himself needs more than 5 %, the second bar does not apply, and this is said. Exit status 1 where
+a bar does not hold.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 from bars import Bar, show
 from forecasting.load import JobColumns
 from replaying.traces import Trace, read_traces
@@ -90,10 +94,13 @@ class Result:
 
 
 def wait_at(uusd: float, outcomes: Sequence[Outcome]) -> float:
-    """The least mean wait for so many dollars, on straight lines between the outcomes."""
-    points = sorted((each.uusd, each.mean_wait_s) for each in outcomes)
-    best = np.minimum.accumulate([wait_s for _, wait_s in points])
-    return float(np.interp(uusd, [spent for spent, _ in points], best))
+    """The least mean wait for so many dollars. Any two outcomes may be mixed: who takes each of two policies for a part
+    of the time lies on the straight line between them. Where all cost more, the cheapest counts."""
+    points = sorted((float(each.uusd), each.mean_wait_s) for each in outcomes)
+    below = [point for point in points if point[0] <= uusd] or points[:1]
+    above = [point for point in points if point[0] > uusd]
+    mixed = [w + (uusd - spent) * (v - w) / (more - spent) for spent, w in below for more, v in above if spent <= uusd]
+    return min(*(wait_s for _, wait_s in below), *mixed, math.inf)
 
 
 def scenario_of(options: argparse.Namespace) -> Scenario:
@@ -127,10 +134,9 @@ def replay_all(trace: Trace, options: argparse.Namespace) -> Result:
 
     print(f"\n{trace.name}: {len(trace.jobs)} jobs", file=sys.stderr)
     reactive = run("reactive", plain, Nothing())
-    curve = [run(f"head-room {n}", plain, HeadRoom(n * options.gpus_per_node)) for n in options.head_room]
-    curve += [
-        run(f"head-room {n}, quick", scenario, HeadRoom(n * options.gpus_per_node)) for n in (0, *options.head_room)
-    ]
+    rooms = head_rooms(options)
+    curve = [run(f"head-room {n:g}", plain, HeadRoom(n * options.gpus_per_node)) for n in rooms]
+    curve += [run(f"head-room {n:g}, quick", scenario, HeadRoom(n * options.gpus_per_node)) for n in (0.0, *rooms)]
     others = []
     for factor in options.factors:
         other = replace(scenario, settings=replace(scenario.settings, waiting_factor=factor))
@@ -141,6 +147,12 @@ def replay_all(trace: Trace, options: argparse.Namespace) -> Result:
     for note in notes_of(found, trace):
         print(f"  {note}", file=sys.stderr)
     return found
+
+
+def head_rooms(options: argparse.Namespace) -> list[float]:
+    """In nodes. Where a node has several GPUs, parts of one as well: so many GPUs are free at all times."""
+    parts = [gpus / options.gpus_per_node for gpus in (1, 2, 4, 6) if gpus < options.gpus_per_node]
+    return [*parts, *map(float, options.head_room)]
 
 
 def notes_of(result: Result, trace: Trace) -> list[str]:

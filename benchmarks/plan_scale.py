@@ -10,6 +10,12 @@ child process for at most --peer-limit seconds, and where it needs longer its ti
 The bound is a price below which no plan can serve the demand; it fits the scenario (labels, anti-affinity, bundles that
 must lie together). Growth runs ours at a tenth, a third and the whole of the size.
 
+With --cells N the same nodes and requests are N cells, each of which decides by itself over all offers, with what a
+running loop knows: markets (put together within the time that is taken), recent prices, sizes that were seen, limits
+that count the nodes of all other cells. The time is that of the slowest cell, since each decides in a thread of its
+own; all of them together are shown beside it. The bound is not reckoned: cells share no nodes, and choose by effective
+prices.
+
 Scenarios: uniform (one shape), mixed (some 70 shapes, fractions of GPUs among them), gangs (half of the requests in
 placement groups of all four strategies), labels (most requests with label selectors, some with alternatives).
 """
@@ -22,17 +28,22 @@ import resource
 import statistics
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import numpy as np
 from bars import Bar, show
 from planning.bound import lower_bound
 from planning.cases import SCENARIOS, Case, make_case
+from planning.cells import experience_of, knowledge_of, views_of
 from planning.peers import Answer, ask, ray_v1, ray_v2
 
 from tradewind.autoscaler.actions import Plan
+from tradewind.autoscaler.knowledge import Experience
 from tradewind.autoscaler.plan import make_plan
+from tradewind.autoscaler.view import View
 
 SPEEDUP, LIMIT_S, COST, MEMORY_MB, GROWTH = 100.0, 0.100, 1.02, 500.0, 1.3
 
@@ -49,6 +60,27 @@ def measure(case: Case, repeat: int) -> tuple[float, float, Plan]:
         walls.append(time.perf_counter() - began_s)
         cpus.append(time.process_time() - cpu_s)
     return statistics.median(walls), statistics.median(cpus), plan
+
+
+def measure_cells(case: Case, num_cells: int, repeat: int) -> tuple[float, dict[str, float]]:
+    """(seconds of the slowest cell, and the same in other terms): medians over the rounds."""
+    views, experience = views_of(case, num_cells), experience_of(case)
+    rounds = []
+    for _ in range(repeat + 1):  # the first warms up
+        gc.collect()
+        rounds.append([_decide(view, experience) for view in views])
+    walls, cpus = (np.array([[each[part] for each in one] for one in rounds[1:]]) for part in (0, 1))
+    others = {
+        "slowest cell, CPU": float(np.median(cpus.max(axis=1))),
+        "all cells, CPU": float(np.median(cpus.sum(axis=1))),
+    }
+    return float(np.median(walls.max(axis=1))), others
+
+
+def _decide(view: View, experience: Experience) -> tuple[float, float]:
+    began_s, cpu_s = time.perf_counter(), time.process_time()
+    make_plan(replace(view, knowledge=knowledge_of(experience, view)))
+    return time.perf_counter() - began_s, time.process_time() - cpu_s
 
 
 def growth(options: argparse.Namespace, whole_s: float) -> list[tuple[int, int, float]]:
@@ -87,12 +119,15 @@ def main(arguments: list[str] | None = None) -> int:
         "--peer-limit", type=float, default=60.0, help="seconds for each of Ray's schedulers; 0: skip them"
     )
     parser.add_argument("--bound-limit", type=float, default=60.0, help="seconds for the lower bound, about")
+    parser.add_argument("--cells", type=int, default=0, help="so many cells, with all that a loop knows; 0: one, bare")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     case = make_case(options.scenario, options.nodes, options.requests, options.offers, options.seed)
+    if options.cells > 0:
+        return show(cells_bars(options, case), options.json)
     ours_s, cpu_s, plan = measure(case, options.repeat)
     price = float(sum(launch.offer.price_uusd_per_h or 0 for launch in plan.launches))
-    memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    memory_mb = peak_mb()
     sizes = growth(options, ours_s)
     peers = {}
     if options.peer_limit > 0:
@@ -110,6 +145,20 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"  growth: {nodes} x {requests}: {seconds * 1e3:.1f} ms")
     bars = make_bars(options, ours_s, ratio_to(bound, price), memory_mb, sizes, peers, case, bound)
     return show(bars, options.json)
+
+
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def cells_bars(options: argparse.Namespace, case: Case) -> list[Bar]:
+    slowest_s, others = measure_cells(case, options.cells, options.repeat)
+    name = f"{options.scenario} {options.nodes} x {options.requests} in {options.cells} cells"
+    memory_mb = peak_mb()
+    return [
+        Bar(f"{name}, a decision, s", slowest_s, others, LIMIT_S, LIMIT_S / slowest_s, ">= 1", slowest_s <= LIMIT_S),
+        Bar(f"{name}, memory, MB", memory_mb, {}, MEMORY_MB, memory_mb / MEMORY_MB, "<= 1", memory_mb <= MEMORY_MB),
+    ]
 
 
 def make_bars(

@@ -44,3 +44,24 @@ def test_every_bar_is_one_line(bench: Any, capsys: pytest.CaptureFixture[str]) -
     assert status == (0 if all(bar["holds"] for bar in bars) else 1)
     assert {"bar", "ours", "peers", "limit", "ratio", "goal", "holds"} <= bars[0].keys()
     assert len(bars) == 4
+
+
+def test_cells_share_out_nodes_and_demand(bench: Any) -> None:
+    case = bench.make_case("gangs", 20, 60, 20, seed=3)
+    views = bench.views_of(case, 3)
+    assert sorted(node.launch_id for view in views for node in view.nodes) == sorted(
+        node.launch_id for node in case.view.nodes
+    )
+    assert all(len(view.nodes) + len(view.elsewhere) == 20 for view in views)
+    asked = sum(need.count for view in views for need in view.demand.needs)
+    assert asked == sum(need.count for need in case.view.demand.needs)
+    assert sum(len(view.demand.gangs) for view in views) == len(case.view.demand.gangs)
+    assert all(make_plan(view).launches for view in views)
+
+
+def test_cells_know_their_markets(bench: Any) -> None:
+    case = bench.make_case("mixed", 200, 10, 20, seed=3)
+    knowledge = bench.knowledge_of(bench.experience_of(case), case.view)
+    seen = {node.requested.offer.market for node in case.view.nodes}
+    assert all(knowledge.evidence[market.key].boots_s for market in seen)
+    assert any(each.taken > 0 for each in knowledge.evidence.values())
