@@ -130,8 +130,22 @@ function job(info) {
   ];
 }
 
+// What was promised, and how likely it is to be kept.
 function contract(info) {
-  return "";
+  const given = info.contract;
+  if (!given) return "";
+  const promised = [
+    given.deadline_at_s === null ? "" : "by " + new Date(given.deadline_at_s * 1000).toLocaleString([], { dateStyle: "short", timeStyle: "short" }),
+    given.budget_uusd === null ? "" : "for " + dollars(given.budget_uusd),
+  ].filter(Boolean).join(", ");
+  if (given.kept !== null) return [el("span", { class: given.kept ? "good" : "bad" }, given.kept ? "kept" : "not kept"), small(promised)];
+  const chance = given.chance === null ? el("span", { class: "soft" }, "not known yet")
+    : el("span", { class: given.chance >= 0.9 ? "good" : given.chance >= 0.5 ? "amber" : "bad" }, percent(given.chance) + " sure");
+  const expected = [
+    given.finish_at_s === null ? "" : "done in " + span(given.finish_at_s - Date.now() / 1000),
+    given.cost_uusd === null ? "" : dollars(given.cost_uusd),
+  ].filter(Boolean).join(", ");
+  return [chance, small(promised), small(expected ? "expected: " + expected : given.reason), small(given.course)];
 }
 
 function node(info) {
