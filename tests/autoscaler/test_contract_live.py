@@ -13,7 +13,7 @@ from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.limits import Limits
 from tradewind.autoscaler.market import MarketSettings
 from tradewind.autoscaler.treasury import Unlimited
-from tradewind.events import LaunchRequested
+from tradewind.events import LaunchRequested, StepCommitted
 from tradewind.model import Capacity, Contract
 
 DRY = {SPOT.market.key: [(1500.0, 6000.0)]}
@@ -185,6 +185,30 @@ def test_a_budget_alone_waits_for_spot_only_where_on_demand_would_not_be_paid() 
         v.world.loop.keep_within(Purse(left_uusd))
         v.run(2400)
         assert set(v.choices) & {"waits for spot"} == wanted
+
+
+def test_a_job_whose_steps_are_taken_keeps_its_node_while_it_ends() -> None:
+    v = voyage(deadline_h=4.0, work_h=0.1).run(200)
+    job = v.world.fleet.jobs[JOB]
+    last = StepCommitted(
+        at_s=v.world.clock.now_s(),
+        job_id=JOB,
+        attempt=9,
+        sequence=999,
+        began_s=v.world.clock.now_s() - 1,
+        first_step=job.step + 1,
+        last_step=v.total_steps,
+        workers=1,
+        samples=1,
+        total_steps=v.total_steps,
+    )
+    v.world.record(last)
+    for _ in range(10):
+        v.world.loop.tick()
+        v.world.clock.sleep(20.0)
+    assert v.choices[-1] == "ends where it is"
+    assert v.markets() == {SPOT.market.key}
+    assert not v.ray.drains
 
 
 # --- laws -----------------------------------------------------------------------------------------------------------
