@@ -221,12 +221,13 @@ class Loop:
         blank = build_view(self.fleet, seen, self.settings)
         self.granted = self._grant(wishes, blank)
         steers = self.pilot.look(blank, self.fleet, self.granted.targets, self.treasury.left_uusd())
+        bound = steered(wishes, steers)
         if steers:
-            wishes = steered(wishes, steers)
-            self.granted = self._grant(wishes, blank)
+            self.granted = self._grant(bound, blank)
         self._note_courses()
         self.targets = self.granted.targets
-        seen = self._look_ahead(replace(seen, wishes=wishes, targets=self.targets, steers=steers))
+        seen = self._look_ahead(replace(seen, targets=self.targets))  # by plain wishes: courses come and go
+        seen = replace(seen, wishes=bound, steers=steers)
         return self._within_budgets(build_view(self.fleet, seen, self.settings))
 
     def _grant(self, wishes: Sequence[Wish], view: View) -> Allocation:

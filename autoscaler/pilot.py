@@ -8,6 +8,7 @@ A job of which too little is known is free: it runs as fast as one without a con
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -101,7 +102,8 @@ def _sign(job: JobRecord, wish: Wish, most: int, view: View, fleet: FleetState) 
         if node.launch_id in job.holdings or job.job_id in node.requested.jobs
     )
     blocks = frozenset(key for key, block in view.memory.blocks.items() if block.until_s > view.now_s)
-    turn = int(view.now_s // view.settings.contract_tick_s)
+    tick_s = view.settings.contract_tick_s
+    turn = int((view.now_s + zlib.crc32(job.job_id.encode()) % tick_s) // tick_s)  # not all jobs at one moment
     working = pace.is_working if pace is not None else False
     return turn, wish, most, nodes, blocks, working, tuple(job.holdings), view.blind_clouds
 
@@ -114,8 +116,25 @@ def course_of(case: Case, view: View) -> Course:
     if case.contract is None or not _is_bound(case.contract):
         why = case.unknown or "its budget pays for on-demand to the end"
         return Course(case, Steer(case.job.job_id, _FREE, why, is_free=True))
+    if why := _why_over(case.contract):
+        return Course(case, _ending(case, why))
     decision = _decided(case, case.contract, view)
     return Course(case, _steer(case, case.contract, decision, view), decision)
+
+
+def _why_over(contract: ContractView) -> str:
+    """Nothing is left to decide: the last steps are taken and it saves, or its budget is used and it is stopped."""
+    if contract.work_left_s <= 0.0:
+        return "all of its steps are taken"
+    is_spent = contract.budget_left_uusd is not None and contract.budget_left_uusd <= 0
+    return "its budget is used" if is_spent else ""
+
+
+def _ending(case: Case, why: str) -> Steer:
+    """It keeps what it has, and gets no more than it needs to come to its end."""
+    held = case.contract.running.replicas if case.contract is not None and case.contract.running else 0
+    workers = max(held, case.wish.min_replicas, 1) * case.wish.replica_workers
+    return Steer(case.job.job_id, "ends where it is", why, workers=workers)
 
 
 def _is_bound(contract: ContractView) -> bool:

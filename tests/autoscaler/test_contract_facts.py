@@ -21,7 +21,7 @@ H = 3600.0
 WISH = Wish("a", 1, 4, {"GPU": 1})
 
 
-def steps(sequence: int, began_s: float, at_s: float, first: int, last: int, workers: int = 1, attempt: int = 1):  # type: ignore[no-untyped-def] # noqa: ANN201
+def steps(sequence: int, began_s: float, at_s: float, first: int, last: int, workers: int = 1, attempt: int = 1):  # type: ignore[no-untyped-def]
     return StepCommitted(
         at_s=at_s,
         job_id="a",

@@ -13,7 +13,7 @@ from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.limits import Limits
 from tradewind.autoscaler.market import MarketSettings
 from tradewind.autoscaler.treasury import Unlimited
-from tradewind.events import LaunchRequested
+from tradewind.events import LaunchRequested, StepCommitted
 from tradewind.model import Capacity, Contract
 
 DRY = {SPOT.market.key: [(1500.0, 6000.0)]}
@@ -187,6 +187,30 @@ def test_a_budget_alone_waits_for_spot_only_where_on_demand_would_not_be_paid() 
         assert set(v.choices) & {"waits for spot"} == wanted
 
 
+def test_a_job_whose_steps_are_taken_keeps_its_node_while_it_ends() -> None:
+    v = voyage(deadline_h=4.0, work_h=0.1).run(200)
+    job = v.world.fleet.jobs[JOB]
+    last = StepCommitted(
+        at_s=v.world.clock.now_s(),
+        job_id=JOB,
+        attempt=9,
+        sequence=999,
+        began_s=v.world.clock.now_s() - 1,
+        first_step=job.step + 1,
+        last_step=v.total_steps,
+        workers=1,
+        samples=1,
+        total_steps=v.total_steps,
+    )
+    v.world.record(last)
+    for _ in range(10):
+        v.world.loop.tick()
+        v.world.clock.sleep(20.0)
+    assert v.choices[-1] == "ends where it is"
+    assert v.markets() == {SPOT.market.key}
+    assert not v.ray.drains
+
+
 # --- laws -----------------------------------------------------------------------------------------------------------
 
 _SPELLS = st.lists(st.tuples(st.integers(0, 9000), st.integers(60, 4000)), max_size=4)
@@ -195,7 +219,7 @@ _SPELLS = st.lists(st.tuples(st.integers(0, 9000), st.integers(60, 4000)), max_s
 def keeps(spells: list[tuple[int, int]], factor: float, stated: float | None) -> None:
     closed = {SPOT.market.key: [(float(start), float(start + length)) for start, length in spells]}
     blank = voyage(work_h=0.6)
-    allowed_s = blank.all_on_demand_s() * max(factor, 1.2 if stated == 0.5 else 1.0)
+    allowed_s = blank.all_on_demand_s() * factor
     stated_h = None if stated is None else stated * 0.6
     v = voyage(allowed_s / H, closed, work_h=0.6, stated_h=stated_h).run(allowed_s + H)
     assert v.ended_s is not None
@@ -211,13 +235,13 @@ def test_deadlines_are_kept(spells: list[tuple[int, int]], factor: float, stated
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
-@given(_SPELLS, st.sampled_from([1.0, 1.02, 1.1, 1.2, 1.5, 2.5]), st.sampled_from([None, 0.5, 1.0, 2.0]))
+@settings(max_examples=25, deadline=None)
+@given(_SPELLS, st.sampled_from([1.0, 1.02, 1.1, 1.2, 1.5, 2.5]), st.sampled_from([None, 1.0, 2.0]))
 def test_a_deadline_that_on_demand_would_keep_is_kept(
     spells: list[tuple[int, int]], factor: float, stated: float | None
 ) -> None:
-    """Whatever the market does, and whatever was said of the work: on-demand from the first tick on would be in time.
-    Where the work was said to be less than it is, there must be time to see it."""
+    """Whatever the market does, where on-demand from the first tick on would be in time. The work may have been left
+    out or overstated; who says that it is less than it is may wait for too long before its first step."""
     keeps(spells, factor, stated)
 
 

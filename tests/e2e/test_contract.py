@@ -17,19 +17,22 @@ from tradewind.home import FleetHome
 from tradewind.model import Capacity
 from tradewind.states import JobState, is_over
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 FLEET = """\
 name: promised
 offers:
   - {cloud: aws, zone: usw2-az1, instance_type: g4dn.xlarge}
+  - {cloud: aws, zone: usw2-az1, instance_type: g4dn.2xlarge, capacity: [on-demand]}
 limits: {max_nodes: 3}
 timing: {tick: 500ms, idle_timeout: 5s, boot_timeout: 3m, min_node_life: 1s}
 forecast: {usual_boot: 5s}
 local: {launch_delay: 100ms, cpus_per_node: 1, stock: 1}  # what is taken has gone to somebody else for a while
 """
 STEPS, STEP_S = 150, 0.2
-DEADLINE_S = 200  # so much that it begins on spot: two starts as they are thought to be, and half a minute of steps
+DEADLINE_S = 170  # half a minute of steps, two starts, and some slack; more where the machine is slow
+QUIET_S = 8.0  # what a controller and a head take to start on a machine that does nothing else
+SLOWEST = 3.0
 
 
 @pytest.fixture
@@ -40,23 +43,24 @@ def place(tmp_path: Path) -> Iterator[FleetHome]:
 
 
 def test_spot_runs_dry_and_the_deadline_is_kept(place: FleetHome) -> None:
-    folder = place.root.parent
+    folder, began_s = place.root.parent, time.monotonic()
     fleet = connect(place.root, place.fleet, start=True, config=folder / "fleet.yaml")
     options = ["--steps", str(STEPS), "--step-s", str(STEP_S), "--storage", str(folder / "runs")]
     command = [sys.executable, "-m", "tradewind.jobs.examples.digits", *options]
-    deadline_at_s = time.time() + DEADLINE_S
-    words = {"workers": 1, "resources": {"CPU": 1, "GPU": 1}, "deadline": DEADLINE_S, "work": STEPS * STEP_S}
+    slow = min(max(1.0, (time.monotonic() - began_s) / QUIET_S), SLOWEST)
+    deadline_at_s = time.time() + slow * DEADLINE_S
+    words = {"workers": 1, "resources": {"CPU": 1, "GPU": 1}, "deadline": slow * DEADLINE_S}
     job = fleet.submit(command, name="digits", **words)  # type: ignore[arg-type]
 
-    until(lambda: job.status().step > 20, "it trains on spot", place)
-    assert [node.capacity for node in fleet.nodes()][0] is Capacity.SPOT
+    until(lambda: job.status().step > 20, "it trains on spot", place, 600.0)
+    assert next(node.capacity for node in fleet.nodes()) is Capacity.SPOT
     standing = until(lambda: (found := job.status().contract) and found.chance is not None and found, "figures", place)
     assert 0.0 <= standing.chance <= 1.0
     assert standing.finish_at_s > time.time()
 
     with suppress(NotFound):  # on a very busy machine it has seen that it was late, and has left spot already
         fleet.preempt("*/spot")
-    until(lambda: is_over(job.status().state), "it is done", place)
+    until(lambda: is_over(job.status().state), "it is done", place, 900.0)
     info = job.info
     assert info.state is JobState.SUCCEEDED
     assert info.ended_at_s is not None
