@@ -60,7 +60,7 @@ def command(*arguments: object) -> tuple[int, str, str]:
     return found.exit_code, found.stdout, found.stderr
 
 
-# --- the whole way ------------------------------------------------------------------------------------------------------
+# --- the whole way ---
 
 
 def test_it_compares_policies_and_says_the_same_again(files: Path) -> None:
@@ -117,7 +117,7 @@ def test_jobs_that_do_not_fit_and_deadlines_that_cannot_be_kept_are_said(files: 
     assert "1 rows ask for nothing" in notes
 
 
-# --- job traces ---------------------------------------------------------------------------------------------------------
+# --- job traces ---
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_duration_for_traces_without_one_and_deadlines_for_jobs_without(tmp_pa
     assert (job.gpus, job.duration_s, job.deadline_s) == (6, 60.0, 180.0)
 
 
-# --- records of markets ---------------------------------------------------------------------------------------------------
+# --- records of markets ---
 
 
 @pytest.mark.parametrize(
