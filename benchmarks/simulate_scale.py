@@ -6,13 +6,14 @@ Each size runs in a process of its own. Jobs are made up from the seed, streamed
 size (1,200 an hour, some 500 GPUs in nodes of eight, four spot markets that open and close, and on-demand), so ten
 times the jobs are ten times the simulated time: events a second should stay what they are, and memory, too.
 
-Beside them: 10,000 jobs on up to 5,000 GPUs for a month, and one job that takes most of a year, with a deadline, under
-the contract policy. Time is CPU time of the process, so that what runs beside it does not count. The floor is a plain
-event loop (a heap, an event for each submission, end and join, no policy, no statistics) over as many events, measured
-in the same process: what a simulator in Python could do at the most.
+Beside them: 10,000 jobs on up to 5,000 GPUs for a month; and one job that takes most of a year, with a deadline, under
+the same policy and under contract (which moves it to another market several times a day). Time is CPU time of the
+process, so that what runs beside it does not count. The floor is a plain event loop (a heap, an event for each
+submission, end and join, no policy, no statistics) over as many events, measured in the same process: what a simulator
+in Python could do at the most.
 
 Bars: events/s at the largest size at least half of those at the smallest; peak memory at most 1.2 of it; the month in
-at most 10 minutes; the year in less than a second. Exit status 1 where one does not hold.
+at most 10 minutes; a year in less than a second each. Exit status 1 where one does not hold.
 """
 
 from __future__ import annotations
@@ -117,13 +118,16 @@ def measure(case: str, policy: str, seed: int) -> dict[str, float]:
 
 def bars_of(sizes: Sequence[str], policy: str, seed: int, as_json: bool) -> list[Bar]:
     found = {}
-    for case, who in [*((size, policy) for size in sizes), ("month", policy), ("year", "contract")]:
+    for case, who in [*((size, policy) for size in sizes), ("month", policy)]:
         found[case] = measure(case, who, seed)
         if not as_json:
             print(text_of(case, found[case]), flush=True)
+    years = {who: measure("year", who, seed) for who in dict.fromkeys((policy, "contract"))}
+    for who, each in years.items() if not as_json else ():
+        print(text_of(f"year, {who}", each), flush=True)
     first, last = found[sizes[0]], found[sizes[-1]]
     speeds = [each["events"] / each["cpu_s"] for each in (first, last)]
-    month, year = found["month"], found["year"]
+    month = found["month"]
     peers = {"heap alone": last["floor_per_s"]}
     return [
         Bar(
@@ -148,7 +152,7 @@ def bars_of(sizes: Sequence[str], policy: str, seed: int, as_json: bool) -> list
             Bar(name, each["cpu_s"], {}, limit, each["cpu_s"] / limit, "<= 1", each["cpu_s"] <= limit)
             for name, each, limit in (
                 ("CPU seconds for 10,000 jobs on 5,000 GPUs for a month", month, MONTH_S),
-                ("CPU seconds for a year of one job with a contract", year, YEAR_S),
+                *((f"CPU seconds for a year of one job, {who}", each, YEAR_S) for who, each in years.items()),
             )
         ),
     ]
@@ -157,7 +161,7 @@ def bars_of(sizes: Sequence[str], policy: str, seed: int, as_json: bool) -> list
 def text_of(case: str, found: dict[str, float]) -> str:
     speed = found["events"] / found["cpu_s"]
     return (
-        f"  {case:>8}: {found['cpu_s']:8.2f} s CPU, {found['peak_mb']:6.0f} MB, {found['events']:10,.0f} events "
+        f"  {case:>14}: {found['cpu_s']:8.2f} s CPU, {found['peak_mb']:6.0f} MB, {found['events']:10,.0f} events "
         f"({speed:,.0f}/s; heap alone {found['floor_per_s']:,.0f}/s), {found['plans']:,.0f} plans, "
         f"{found['decisions']:,.0f} decisions, {found['jobs']:,.0f} jobs in {found['days']:.1f} days, "
         f"{found['gpus']:,.0f} GPUs on the mean"

@@ -15,7 +15,6 @@ from tradewind.autoscaler.simulate.engine import Setting, simulate
 from tradewind.autoscaler.simulate.job_files import JobFile, look_through
 from tradewind.autoscaler.simulate.market_files import Records, read_records
 from tradewind.autoscaler.simulate.place import Venue
-from tradewind.autoscaler.simulate.steps import Steps
 from tradewind.autoscaler.simulate.world import Physics
 from tradewind.clouds.cells import cells_of
 from tradewind.config import load_fleet
@@ -136,19 +135,33 @@ def venues_of(offers: Sequence[Offer], records: Records) -> tuple[list[Venue], l
     else:
         cheap = _by_name(spot, records, notes) or _stand_ins(spot, records, notes)
     found = [*cheap, *_few(dear, cheap)]
-    priced = [replace(venue, price=_price_of(venue, records)) for venue in found]
-    if records.prices and not any(venue.price for venue in priced):
+    return _priced(found, records, notes), notes
+
+
+def _priced(venues: Sequence[Venue], records: Records, notes: list[str]) -> list[Venue]:
+    """With the prices of their own zone; else, since a cloud's zones have other names in every account and list, with
+    those of another zone of the region."""
+    found, borrowed = [], 0
+    for venue in venues:
+        market = venue.offer.market
+        price = records.prices.get((market.zone, market.instance_type))
+        if price is None and market.capacity is Capacity.SPOT:
+            others = sorted(key for key in records.prices if key[1] == market.instance_type and key[0] != market.zone)
+            near = [key for key in others if key[0].startswith(market.region)]
+            rank = sorted({each.offer.market.zone for each in venues}).index(market.zone)
+            price = records.prices[near[rank % len(near)]] if near else None
+            borrowed += price is not None
+        found.append(replace(venue, price=price) if market.capacity is Capacity.SPOT else venue)
+    if borrowed:
+        notes.append(
+            f"{borrowed} spot markets have the prices of another zone of their region: none is named after them"
+        )
+    if records.prices and not any(venue.price for venue in found):
         zone, kind = next(iter(records.prices))
         notes.append(
             f"none of the price records is of a market of this fleet (they have {kind} in {zone}, for example)"
         )
-    return priced, notes
-
-
-def _price_of(venue: Venue, records: Records) -> Steps | None:
-    market = venue.offer.market
-    is_spot = market.capacity is Capacity.SPOT
-    return records.prices.get((market.zone, market.instance_type)) if is_spot else None
+    return found
 
 
 def _by_name(spot: Sequence[Offer], records: Records, notes: list[str]) -> list[Venue]:

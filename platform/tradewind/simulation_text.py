@@ -42,7 +42,7 @@ def comparison_text(comparison: Comparison, width: int = 80, *, coloured: bool =
     results = comparison.results
     parts = [
         f"{comparison.fleet}: {comparison.jobs}",
-        "\n\n".join(_table(block) for block in _blocks(results, width)),
+        _tables(results, width),
         "\n".join(
             [
                 *_bars("cost", results, lambda result: result.cost_uusd, FIGURES[0][2], width, coloured),
@@ -77,25 +77,38 @@ def remarks(comparison: Comparison) -> list[str]:
     return [*lines, *comparison.notes]
 
 
-def _blocks(results: Sequence[Result], width: int) -> list[Sequence[Result]]:
+def _tables(results: Sequence[Result], width: int) -> str:
     """As many policies side by side as the width takes."""
+    whole = _table(results)
+    if _width(whole) <= width:
+        return whole
     blocks: list[list[Result]] = []
     for result in results:
         wider = [*blocks[-1], result] if blocks else [result]
-        if blocks and max(map(len, _table(wider).splitlines())) <= width:
+        if blocks and _width(_table(wider, stacked=True)) <= width:
             blocks[-1] = wider
         else:
             blocks.append([result])
-    return list(blocks)
+    return "\n\n".join(_table(block, stacked=True) for block in blocks)
 
 
-def _table(results: Sequence[Result]) -> str:
+def _width(text: str) -> int:
+    return max(map(len, text.splitlines()))
+
+
+def _table(results: Sequence[Result], stacked: bool = False) -> str:
+    """`stacked`: intervals stand below their figures, which takes half of the width."""
     rows = [["", *(result.policy for result in results)]]
     for name, pick, text in FIGURES:
-        rows.append([name, *(_with_interval(pick(result), text) for result in results)])
         if name == "deadlines missed" and not any(result.deadlines for result in results):
-            rows.pop()
+            continue
+        cells = [_with_interval(pick(result), text) for result in results]
+        if stacked:
+            rows += [[name, *(value for value, _ in cells)], ["", *(interval for _, interval in cells)]]
+        else:
+            rows.append([name, *(f"{value} {interval}".strip() for value, interval in cells)])
     rows += [[name, *(text(result) for result in results)] for name, text in PLAIN]
+    rows = [row for row in rows if any(row)]
     sizes = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(_cell(cell, sizes[place], place) for place, cell in enumerate(row)).rstrip() for row in rows]
     return "\n".join(lines)
@@ -105,10 +118,10 @@ def _cell(text: str, size: int, place: int) -> str:
     return text.rjust(size) if place else text.ljust(size)
 
 
-def _with_interval(figure: Figure, text: Callable[[float], str]) -> str:
+def _with_interval(figure: Figure, text: Callable[[float], str]) -> tuple[str, str]:
     if figure.low is None or figure.high is None:
-        return text(figure.value)
-    return f"{text(figure.value)} [{text(figure.low)} .. {text(figure.high)}]"
+        return text(figure.value), ""
+    return text(figure.value), f"[{text(figure.low)} .. {text(figure.high)}]"
 
 
 def _bars(

@@ -48,7 +48,7 @@ def open_until(hours: float, days: float = 30.0) -> Steps:
     return Steps.of([(0.0, ANY_NUMBER), (hours * H, 0)], days * 86400.0)
 
 
-# --- by hand ----------------------------------------------------------------------------------------------------------
+# --- by hand ---
 
 
 def test_a_job_waits_for_the_tick_and_the_boot_and_pays_until_its_end() -> None:
@@ -120,7 +120,7 @@ def test_nothing_to_buy_is_an_error() -> None:
         simulate(world(spot()), [SimJob(0.0, H)], CONTESTANTS["on-demand"])
 
 
-# --- policies ---------------------------------------------------------------------------------------------------------
+# --- policies ---
 
 
 def test_unknown_policies_are_named_with_those_that_are_known() -> None:
@@ -166,7 +166,7 @@ def test_spot_first_buys_by_list_price_and_reactive_by_what_losses_cost() -> Non
     assert simulate(world(near, DEAR, loop=hasty), jobs, CONTESTANTS["reactive"]).total().spot_cost == 0
 
 
-# --- what must hold in any world ----------------------------------------------------------------------------------------
+# --- what must hold in any world ---
 
 
 class Watched(World):

@@ -60,7 +60,7 @@ def command(*arguments: object) -> tuple[int, str, str]:
     return found.exit_code, found.stdout, found.stderr
 
 
-# --- the whole way ------------------------------------------------------------------------------------------------------
+# --- the whole way ---
 
 
 def test_it_compares_policies_and_says_the_same_again(files: Path) -> None:
@@ -117,7 +117,7 @@ def test_jobs_that_do_not_fit_and_deadlines_that_cannot_be_kept_are_said(files: 
     assert "1 rows ask for nothing" in notes
 
 
-# --- job traces ---------------------------------------------------------------------------------------------------------
+# --- job traces ---
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_duration_for_traces_without_one_and_deadlines_for_jobs_without(tmp_pa
     assert (job.gpus, job.duration_s, job.deadline_s) == (6, 60.0, 180.0)
 
 
-# --- records of markets ---------------------------------------------------------------------------------------------------
+# --- records of markets ---
 
 
 @pytest.mark.parametrize(
@@ -234,6 +234,15 @@ def test_records_find_their_markets_by_name_or_stand_in(tmp_path: Path) -> None:
     venues, notes = venues_of(mine, read_records([tmp_path]))
     assert len(venues) == 1
     assert "1 of 1 stand for its cheapest 1 of 2 zones" in notes[0]
+
+
+def test_prices_are_of_the_zone_or_of_another_one_of_the_region(tmp_path: Path) -> None:
+    offers = [make_offer(f"aws/us-east-1{zone}/g6", gpus=1, usd_per_h=1.0) for zone in "ab"]
+    rows = "2024-01-01,us-east-1a,g6,0.5\n2024-01-02,us-east-1a,g6,0.6\n2024-01-01,us-west-2a,g6,0.1\n"
+    (tmp_path / "p.csv").write_text("timestamp_utc,az,instance_type,spot_price_usd_h\n" + rows)
+    venues, notes = venues_of(offers, read_records([tmp_path]))
+    assert [venue.price and venue.price.values for venue in venues] == [(500_000, 600_000)] * 2
+    assert "1 spot markets have the prices of another zone" in " ".join(notes)
 
 
 def test_too_few_windows_say_nothing_of_chance() -> None:
