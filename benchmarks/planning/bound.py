@@ -123,8 +123,8 @@ def _merged(price: np.ndarray, room: np.ndarray, fits: np.ndarray, num_offers: i
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """min sum price x: x bins of each kind, y copies on each, within its room, y <= fits x, all served. The last rows are
-    what must be served."""
+    """min sum price x: x bins of each kind, y copies on each, within its room, y <= fits x, all served (these rows
+    stand last)."""
 
     cost: np.ndarray
     matrix: csr_matrix
