@@ -27,6 +27,8 @@ NOISE = 1.0  # standard errors
 OCCASIONS = 10.0
 PRIOR = 0.8  # of persistence at the median; of the persistence-centred ones together elsewhere
 DRIFT = 0.003  # how far a level moves for one outcome that misses it
+EAGER = 5.0  # ... and so many times farther at the beginning, when intervals rest on little
+YOUNG = 0.25  # of the half-life: after so many outcomes half of that eagerness is left
 SLACK = 0.02  # moves up to here are noise, and nothing is done: each candidate is calibrated already
 FARTHEST = 0.05  # beyond the slack
 
@@ -58,6 +60,8 @@ class Blend:
         shape = (len(horizons), len(CANDIDATES), len(LEVELS))
         self._gain, self._size, self._square = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         self._shift = np.zeros((len(horizons), len(LEVELS)))
+        self._outcomes = np.zeros(len(horizons))
+        self._young = YOUNG * half_life
 
     def score(self, place: int, candidates: Array, issued: Array, outcome: float) -> None:
         """`candidates` (candidate, level) and `issued` (level) were forecast for horizon number `place`."""
@@ -66,9 +70,12 @@ class Blend:
         for total, part in ((self._gain, gain), (self._size, np.abs(gain)), (self._square, gain**2)):
             total[place] = self._fade * total[place] + part
         # Adaptive conformal inference (Gibbs and Candes 2021): a level that is missed too often moves outward. An
-        # outcome that equals the forecast says nothing: many series of demand stand still most of the time.
+        # outcome that equals the forecast says nothing: many series of demand stand still most of the time. Steps
+        # become smaller with time (as in Angelopoulos, Barber and Bates 2024): what a week has taught is soon outgrown.
         hit = np.where(np.abs(outcome - issued) <= 1e-9 * outcome, _LEVELS, outcome < issued)
-        moved = self._shift[place] + DRIFT / self._horizons[place, 0, 0] * (_LEVELS - hit)
+        step = DRIFT * (1.0 + EAGER / (1.0 + self._outcomes[place] / self._young))
+        moved = self._shift[place] + step / self._horizons[place, 0, 0] * (_LEVELS - hit)
+        self._outcomes[place] += 1
         self._shift[place] = np.where(_IS_MEDIAN, 0.0, np.clip(moved, -SLACK - FARTHEST, SLACK + FARTHEST))
 
     def weights(self) -> Array:

@@ -1,13 +1,15 @@
 """A price below which no plan can serve a case. Not a benchmark itself. docs/designs/packing.md says why it is valid.
 
-Two relaxations, the larger counts. Both put requests on the free room of nodes that exist (price 0) or on new nodes,
+Three relaxations, the largest counts. All put requests on the free room of nodes that exist (price 0) or on new nodes,
 know labels, and let at most one bundle of a STRICT_SPREAD gang share a node (so at most as many of that shape as there
-are gangs); bundles of a STRICT_PACK gang are one piece. Both let a gang lie in several regions, which only lowers them.
+are gangs); bundles of a STRICT_PACK gang are one piece. All let a gang lie in several regions, which only lowers them.
 
 - Configurations: the linear program over all ways to fill one node. Its dual prices p (one for each shape) give the
   bound sum p_j count_j - sum_existing value(room, p), when no new node can hold more than its price. The values are
   integer knapsacks, solved one by one, so the bound holds for any p.
-- Whole nodes: numbers of new nodes are integers, what lies on them is not.
+- Parts of nodes: a linear program in which nodes may be bought in parts, and its worths as p. It needs seconds, and is
+  what remains where the search for configurations is cut short by time.
+- Whole nodes: the same, with whole numbers of new nodes; what lies on them need not be whole.
 """
 
 from __future__ import annotations
@@ -49,9 +51,10 @@ def lower_bound(case: Case, limit_s: float) -> float:
     bins = bins_of(case)
     if not len(bins.counts):
         return 0.0
-    began_s = time.perf_counter()
-    configurations = _configurations(bins, began_s + limit_s / 2)
-    return max(0.0, configurations, _whole_nodes(bins, limit_s / 2))
+    program = _program(bins)
+    parts = _parts_of_nodes(bins, program)
+    configurations = _configurations(bins, time.perf_counter() + limit_s / 2)
+    return max(0.0, parts, configurations, _whole_nodes(bins, program, limit_s / 2))
 
 
 def bins_of(case: Case) -> Bins:
@@ -118,8 +121,19 @@ def _merged(price: np.ndarray, room: np.ndarray, fits: np.ndarray, num_offers: i
 # --- whole nodes --------------------------------------------------------------------------------------------------
 
 
-def _whole_nodes(bins: Bins, limit_s: float) -> float:
-    """min sum price x; x whole; y copies on each kind of bin: within its room, y <= fits x, all served."""
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """min sum price x: x bins of each kind, y copies on each, within its room, y <= fits x, all served (these rows
+    stand last)."""
+
+    cost: np.ndarray
+    matrix: csr_matrix
+    upper: np.ndarray
+    most: np.ndarray
+    num_pairs: int
+
+
+def _program(bins: Bins) -> _Program:
     num_bins, num_shapes = bins.fits.shape
     bin_of, shape_of = np.nonzero(bins.fits)
     num_pairs, num_keys = len(bin_of), bins.room.shape[1]
@@ -134,13 +148,39 @@ def _whole_nodes(bins: Bins, limit_s: float) -> float:
     ]  # fmt: skip
     rows, columns, values = (np.concatenate(part) for part in zip(*entries, strict=True))
     num_rows = num_bins * num_keys + num_pairs + num_shapes
-    matrix = coo_matrix((values, (rows, columns)), shape=(num_rows, num_bins + num_pairs)).tocsr()
-    upper = np.concatenate([np.zeros(num_bins * num_keys + num_pairs), -bins.counts]) + EPSILON
-    result = milp(
+    return _Program(
         np.concatenate([bins.price, np.zeros(num_pairs)]),
-        constraints=LinearConstraint(matrix, -np.inf, upper),
-        integrality=np.concatenate([np.isinf(bins.many), np.zeros(num_pairs)]),
-        bounds=Bounds(0, np.concatenate([bins.many, np.full(num_pairs, np.inf)])),
+        coo_matrix((values, (rows, columns)), shape=(num_rows, num_bins + num_pairs)).tocsr(),
+        np.concatenate([np.zeros(num_bins * num_keys + num_pairs), -bins.counts]) + EPSILON,
+        np.concatenate([bins.many, np.full(num_pairs, np.inf)]),
+        num_pairs,
+    )
+
+
+def _parts_of_nodes(bins: Bins, program: _Program) -> float:
+    """By the worths of the linear program, in which nodes may be bought in parts: it ends within seconds at any size.
+    What whole requests are worth on the room that exists is less than what parts of them are, so this is a little more
+    than its optimum."""
+    result = linprog(
+        program.cost,
+        A_ub=program.matrix,
+        b_ub=program.upper,
+        bounds=np.stack([np.zeros(len(program.most)), program.most], axis=1),
+        method="highs-ipm",
+    )
+    if result.status != 0:
+        return 0.0
+    worth = np.maximum(-result.ineqlin.marginals[-len(bins.counts) :], 0.0)
+    values, _ = _knapsacks(bins, worth, range(bins.num_offers))
+    return _bound_by(bins, worth, values)
+
+
+def _whole_nodes(bins: Bins, program: _Program, limit_s: float) -> float:
+    result = milp(
+        program.cost,
+        constraints=LinearConstraint(program.matrix, -np.inf, program.upper),
+        integrality=np.concatenate([np.isinf(bins.many), np.zeros(program.num_pairs)]),
+        bounds=Bounds(0, program.most),
         options={"time_limit": limit_s, "mip_rel_gap": 1e-3},
     )
     bound = result.mip_dual_bound

@@ -99,7 +99,7 @@ def test_questions_go_on_from_each_other() -> None:
 def test_from_the_first_minute_on_there_is_an_answer() -> None:
     empty = report_of([])
     assert empty.series == ()
-    assert "no demand to forecast" in str(empty)
+    assert "nothing to forecast" in str(empty)
     assert "buy_ahead: true" in str(empty)
     (series,) = report_of(list(job("a", 1, NOW_S - 60.0, None))).series
     assert (series.now, series.history[-1].amount) == (2.0, 2.0)
