@@ -79,6 +79,7 @@ class FakeCloud:
         self.launch_faults: deque[tuple[Exception, bool]] = deque()
         self.list_faults: deque[Exception] = deque()
         self.launch_calls: list[LaunchSpec] = []
+        self.consoles: dict[str, str] = {}  # what machines wrote, by launch id
         self.terminate_calls: list[str] = []
         self._nodes: dict[str, CloudNode] = {}
 
@@ -123,7 +124,7 @@ class FakeCloud:
     def console(self, launch_id: str) -> str:
         if launch_id not in self._nodes:
             raise NotFound(f"no node {launch_id}")
-        return f"console of {launch_id}\n"
+        return f"console of {launch_id}\n{self.consoles.get(launch_id, '')}"
 
     # --- PriceSource ------------------------------------------------------------------------------------------
 

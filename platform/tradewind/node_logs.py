@@ -5,6 +5,8 @@ from __future__ import annotations
 from tradewind.autoscaler.fleet import NodeRecord
 from tradewind.cells.cell import Cell
 from tradewind.errors import ProviderError, RayError
+from tradewind.model import EndReason
+from tradewind.node.boot_plan import failure_in
 
 
 def node_log(cell: Cell, node: NodeRecord) -> str:
@@ -14,7 +16,15 @@ def node_log(cell: Cell, node: NodeRecord) -> str:
         parts.append(f"--- its boot log, by the head of {cell.name}\n{_boot_log(cell, node.launch_id)}")
     if node.detail:
         parts.append(f"--- how it ended\n{node.detail}\n")
+    if failed := failure_in("\n".join(parts)):  # last, since that is what a terminal shows
+        parts.append(f"--- why it did not come up\n{failed}\n")
     return "\n".join(parts)
+
+
+def boot_notes(node: NodeRecord) -> list[str]:
+    """Of one that was paid for and never worked. One that the cloud took back meanwhile has nothing to tell."""
+    failed = node.end in (EndReason.CRASHED, EndReason.TERMINATED) and node.launched_at_s and not node.joined_at_s
+    return [f"It never joined Ray: `tradewind logs node {node.launch_id}` shows what it wrote."] if failed else []
 
 
 def _console(cell: Cell, node: NodeRecord) -> str:

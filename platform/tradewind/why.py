@@ -37,6 +37,7 @@ from tradewind.events import (
     TerminateRequested,
 )
 from tradewind.model import EndReason, Phase
+from tradewind.node_logs import boot_notes
 from tradewind.render import brings_text, count_text, counts_text, names_text, offer_text, price_text
 from tradewind.states import NodeState, is_alive, is_over
 from tradewind.units import format_duration, format_usd
@@ -95,7 +96,7 @@ def node_story(scene: Scene, launch_id: str, last: int = LAST["node"]) -> Story:
         facts=_node_facts(scene, node, bought),
         # Why it was bought is what was asked for: it stays, whatever is left out after it.
         lines=tuple(kept if first in kept else [first, *kept[1:]]),
-        notes=(*_cut_notes(scene, left_out), *_node_notes(bought)),
+        notes=(*_cut_notes(scene, left_out), *_node_notes(bought), *boot_notes(node)),
     )
 
 
@@ -204,8 +205,7 @@ def _node_notes(bought: DecisionRecorded | None) -> list[str]:
 
 def job_story(scene: Scene, job_id: str, last: int = LAST["job"]) -> Story:
     job = scene.fleet.jobs[job_id]
-    lines = _in_order([*_job_lines(scene, job), *_held_lines(scene, job)])
-    kept, left_out = _newest(lines, last)
+    kept, left_out = _newest(_in_order([*_job_lines(scene, job), *_held_lines(scene, job)]), last)
     return Story(
         about="job",
         subject=job_id,

@@ -359,5 +359,9 @@ def test_what_a_machine_wrote_is_shown_and_what_cannot_be_had_is_said(fleet: Fle
     told = fleet.controller.node_log(head[:8])
     assert f"console of {head}" in told
     assert "its agent does not answer" in told
+    assert "why it did not come up" not in told
+    fleet.places[AWS].cloud.consoles[head] = "TRADEWIND BOOT FAILED: set-up command ended with status 1: false\n"
+    told = fleet.controller.node_log(head)
+    assert told.endswith("--- why it did not come up\nset-up command ended with status 1: false\n")
     fleet.places[AWS].cloud.forget(head)
     assert "no node" in fleet.controller.node_log(head)

@@ -200,7 +200,7 @@ class Site:
         machines = self.cloud.machines
         return "\n".join(f"--- {name}\n{machines.console(name)[-3000:]}" for name in machines.names())
 
-    def until(self, holds: Any, what: str, timeout_s: float = 300.0) -> Any:
+    def until(self, holds: Any, what: str, timeout_s: float = 600.0) -> Any:
         try:
             return until(holds, what, self.place, timeout_s)
         except pytest.fail.Exception as error:

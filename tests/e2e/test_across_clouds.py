@@ -15,7 +15,7 @@ from tradewind.emulators.fleet_file import OFFERS
 from tradewind.jobs.sample_ledger import audit
 from tradewind.states import JobState
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 # AWS is cheaper, as long as it has something to sell.
 OFFERED = f"""\

@@ -18,7 +18,7 @@ from tradewind.client import Fleet, Job
 from tradewind.model import Capacity, Role
 from tradewind.states import JobState, NodeState
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 log = logging.getLogger(__name__)
 

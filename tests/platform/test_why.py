@@ -140,6 +140,17 @@ def test_a_refused_node_tells_what_was_bought_instead() -> None:
     assert fact(story, "used by") == ""
 
 
+@pytest.mark.parametrize(("end", "says_so"), [(EndReason.CRASHED, True), (EndReason.PREEMPTED, False)])
+def test_a_node_that_never_joined_says_where_its_reason_is(end: EndReason, says_so: bool) -> None:
+    log = [
+        *asked("tw-c", DEAR),
+        NodeLaunched(at_s=12.0, launch_id="tw-c", instance_id="i-c"),
+        NodeGone(at_s=20.0, launch_id="tw-c", end=end, detail="Client.InstanceInitiatedShutdown"),
+    ]
+    notes = node_story(scene(log, "tw-c"), "tw-c").notes
+    assert any("tradewind logs node tw-c" in note for note in notes) is says_so
+
+
 def test_an_idle_node_tells_the_refused_drain_and_the_end() -> None:
     idle = "idle for 60s"
     log = [

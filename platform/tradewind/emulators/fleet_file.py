@@ -18,7 +18,7 @@ name: {name}
 clouds: [{clouds}]
 offers: [{offers}]
 limits: {{max_nodes: 4}}
-timing: {{tick: 500ms, idle_timeout: 30s, boot_timeout: 4m, min_node_life: 1s}}
+timing: {{tick: 500ms, idle_timeout: 30s, boot_timeout: 8m, min_node_life: 1s}}
 market: {{move_cell_after: 10s}}
 storage: {storage}
 boot: {{python: {python}{boot}}}

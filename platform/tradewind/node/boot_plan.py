@@ -166,7 +166,7 @@ fi
 "$python" -m tradewind.node boot --plan plan.json &
 node=$!
 trap 'kill -TERM "$node"' TERM INT
-status=0
+wait "$node"; status=$?  # once in any case: it may be over already
 while kill -0 "$node" 2> /dev/null; do wait "$node"; status=$?; done
 case $status in
   0|{told}) ;;
