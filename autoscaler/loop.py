@@ -22,6 +22,7 @@ from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.forecast import spans_of_events
 from tradewind.autoscaler.limits import Counted
 from tradewind.autoscaler.observe import Observation, build_view, learn_resources
+from tradewind.autoscaler.pauses import with_pauses
 from tradewind.autoscaler.plan import make_plan
 from tradewind.autoscaler.providers.base import PriceSource, Provider
 from tradewind.autoscaler.quotes import Quotes, note_quotes
@@ -69,6 +70,7 @@ class Loop:
         reconciler = DryReconciler if settings.dry_run else Reconciler
         self.reconciler = reconciler(clock, record, fleet, ray, self.clouds, settings, new_id, turn or Turn())
         self.treasury: Treasury = Unlimited()
+        self.resting: Callable[[], Mapping[str, str]] = dict  # jobs that wait for better hours, each with the reason
         self._head_silent_s = head_silent_s
         self._jobs_left_at_s: float | None = None  # steady
         self.book = new_book(settings)
@@ -116,7 +118,7 @@ class Loop:
         before = self.targets
         self.view = self._look(snapshot, listing)
         self._note_grants(before)
-        plan = make_plan(self.view, self.targets)
+        plan = with_pauses(make_plan(self.view, self.targets), self.view, self.fleet.open_jobs, self.resting())
         plan = would(plan) if self.settings.dry_run else plan
         self.plan = Plan(plan.at_s, (*troubles, *self.view.withheld, *plan.actions), plan.targets)
         self.reconciler.act(plan)
@@ -231,7 +233,7 @@ class Loop:
         return self._within_budgets(build_view(self.fleet, seen, self.settings))
 
     def _within_budgets(self, view: View) -> View:
-        closed = self.treasury.closed()
+        closed = {**self.resting(), **self.treasury.closed()}
         if not closed:
             return view
         demand, withheld = without_closed(view.demand, closed)
