@@ -23,6 +23,13 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
+# Without them the tests that need them say so and are skipped; CI must not skip them.
+system:  ## install the Debian packages that some tests need (as root; elsewhere it says what is missing)
+	@if command -v promtool >/dev/null && command -v prometheus >/dev/null; then exit 0; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends prometheus; \
+	else echo "Not there: prometheus. On Debian and Ubuntu: sudo apt-get install prometheus"; fi
+
 demo: $(STAMP)  ## train through two preemptions on pretend clouds, and print the receipt
 	@$(BIN)/tradewind demo
 
@@ -55,4 +62,4 @@ bench: $(STAMP)  ## run every benchmark; each prints its figures and bars
 clean:  ## remove .venv and everything that was built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info platform/*.egg-info
 
-.PHONY: help setup demo test test-slow test-faults test-fast check format bench clean
+.PHONY: help setup system demo test test-slow test-faults test-fast check format bench clean

@@ -22,6 +22,7 @@ from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.forecast import spans_of_events
 from tradewind.autoscaler.limits import Counted
 from tradewind.autoscaler.observe import Observation, build_view, learn_resources
+from tradewind.autoscaler.pauses import with_pauses
 from tradewind.autoscaler.pilot import WAITING, Pilot, steered
 from tradewind.autoscaler.plan import make_plan
 from tradewind.autoscaler.providers.base import PriceSource, Provider
@@ -70,6 +71,7 @@ class Loop:
         reconciler = DryReconciler if settings.dry_run else Reconciler
         self.reconciler = reconciler(clock, record, fleet, ray, self.clouds, settings, new_id, turn or Turn())
         self.treasury: Treasury = Unlimited()
+        self.resting: Callable[[], Mapping[str, str]] = dict  # jobs that wait for better hours, each with the reason
         self._head_silent_s = head_silent_s
         self._jobs_left_at_s: float | None = None  # steady
         self.book = new_book(settings)
@@ -119,6 +121,7 @@ class Loop:
         self.view = self._look(snapshot, listing)
         self._note_grants(before)
         plan = make_plan(self.view, self.targets)
+        plan = with_pauses(plan, self.view, self.fleet.open_jobs, self._at_rest(self.view))
         plan = would(plan) if self.settings.dry_run else plan
         self.plan = Plan(plan.at_s, (*troubles, *self.view.withheld, *plan.actions), plan.targets)
         self.reconciler.act(plan)
@@ -241,9 +244,14 @@ class Loop:
             Counted.of(view.elsewhere, view.tenants, view.now_s).used,
         )
 
+    def _at_rest(self, view: View) -> dict[str, str]:
+        """Nobody rests whose contract has no time for it: clean hours are a wish, a deadline is a promise."""
+        urgent = {job_id for job_id, steer in view.steers.items() if steer.is_urgent}
+        return {job_id: why for job_id, why in self.resting().items() if job_id not in urgent}
+
     def _within_budgets(self, view: View) -> View:
         waiting = {job_id: WAITING for job_id, steer in view.steers.items() if steer.waits}
-        closed = {**waiting, **self.treasury.closed()}
+        closed = {**waiting, **self._at_rest(view), **self.treasury.closed()}
         if not closed:
             return view
         demand, withheld = without_closed(view.demand, closed)

@@ -202,6 +202,7 @@ def _steer(case: Case, contract: ContractView, decision: ContractDecision, view:
         labels=_labels(choice, stays, view),
         misplaced=frozenset(_misplaced(case, choice, stays, view)),
         is_net=choice.capacity is Capacity.ON_DEMAND and decision.slack_s >= contract.restart_s,
+        is_urgent=decision.slack_s < _SPARE * contract.restart_s,
     )
 
 

@@ -20,6 +20,7 @@ class Steer:
     labels: Mapping[str, str] = field(default_factory=dict)  # that offers for it must have
     misplaced: frozenset[str] = frozenset()  # launch ids that it is to leave, once there is room where it should be
     is_net: bool = False  # it is to get there, and has the time, even where nothing may be bought beside what it has
+    is_urgent: bool = False  # there is no time to rest in
 
     @property
     def reason(self) -> str:

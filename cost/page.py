@@ -40,7 +40,7 @@ h1 { font-size: 26px; margin: 0 } h2 { font-size: 17px; margin: 36px 0 10px }
 p, .soft { color: var(--soft) } p { margin: 4px 0 }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(215px, 1fr)); gap: 12px; margin: 22px 0 }
 .card { background: var(--card); border-radius: 10px; padding: 12px 16px }
-.card b { display: block; font-size: 20px; white-space: nowrap; font-variant-numeric: tabular-nums }
+.card b { display: block; font-size: 18px; font-variant-numeric: tabular-nums }
 .bar { display: flex; height: 26px; border-radius: 6px; overflow: hidden } .bar i { display: block }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 18px; margin: 10px 0; font-size: 13px }
 .legend i { display: inline-block; width: 10px; height: 10px; border-radius: 3px; margin-right: 6px }
@@ -95,7 +95,7 @@ def _cards(report: Report) -> str:
     ]
     if total.utilisation:
         use = total.utilisation
-        cards.append(("allocated / busy / useful", f"{use.allocated:.0%} / {use.busy:.0%} / {use.useful:.0%}"))
+        cards.append(("allocated / busy / useful", f"{use.allocated:.0%} {use.busy:.0%} {use.useful:.0%}"))
     shown = "".join(f'<div class="card"><span class="soft">{name}</span><b>{text}</b></div>' for name, text in cards)
     return f'<div class="cards">{shown}</div>'
 

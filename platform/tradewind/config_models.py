@@ -101,6 +101,30 @@ class Budgets(Section):
     per: Literal["all", "month"] = Field(default="all", description="month: they begin anew with each month (UTC).")
 
 
+class Carbon(Section):
+    """Jobs whose deadline leaves slack rest while electricity is dirty (or dear), and go on in better hours."""
+
+    grid: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None,
+        description="A CSV file with hourly figures up to now (zone, ts, ...), read again when it changes; none: off.",
+    )
+    column: str = Field(default="g_per_kwh", description="Of that file: what is to be low.")
+    zone: str = Field(default="", description="The zone of that file in which the fleet runs.")
+    zones: Mapping[str, str] = Field(default_factory=dict, description="By region of a cloud, where there are several.")
+    restart_s: Annotated[Duration, Field(gt=0)] = Field(
+        default=300.0, alias="restart", description="What each start costs: boot, load, what was not saved."
+    )
+    margin_s: Duration = Field(default=1800.0, alias="margin", description="Kept free before each deadline.")
+
+    @model_validator(mode="after")
+    def _some_zone(self) -> Carbon:
+        if self.grid is not None and not self.zone and not self.zones:
+            raise ValueError("say `zone`, or `zones` by region: which lines of the file count")
+        if self.grid is not None and not Path(self.grid).expanduser().is_absolute():
+            raise ValueError(f"grid: {self.grid!r} must begin with / or ~, since the controller runs elsewhere")
+        return self
+
+
 class Forecast(Section):
     """Buying before the demand comes, where waiting for it is expected to cost more than idling."""
 
@@ -264,6 +288,7 @@ class FleetConfig(Section):
     offers: tuple[OfferSelector, ...] = Field(default=(), description="What may be bought; empty: everything.")
     limits: Limits = Limits()
     budgets: Budgets = Budgets()
+    carbon: Carbon = Carbon()
     timing: Timing = Timing()
     forecast: Forecast = Forecast()
     market: Markets = Markets()

@@ -42,12 +42,15 @@ from tradewind.config_models import LimitRule, OfferSelector
 from tradewind.controller import STOP_TIMEOUT_S, Controller
 from tradewind.cost import catalog
 from tradewind.cost.budget import Budgets
+from tradewind.cost.clean_hours import CleanHours
+from tradewind.cost.grid_file import read_grid
 from tradewind.cost.shop import stale_warnings
 from tradewind.errors import ConfigError, Problem, TradewindError
 from tradewind.events import JobStateChanged
 from tradewind.home import FleetHome
 from tradewind.journal import Journal
 from tradewind.model import LOCAL_CELL, STORAGE_ENV, Offer
+from tradewind.rests import Rests
 from tradewind.server import create_app, serve
 from tradewind.states import JobState
 from tradewind.store import EventLog
@@ -184,6 +187,16 @@ def budgets_of(config: FleetConfig) -> Budgets:
     return Budgets(given.fleet_uusd, dict(given.tenants_uusd), monthly=given.per == "month")
 
 
+def rests_of(config: FleetConfig, journal: Journal) -> Rests:
+    given = config.carbon
+    if given.grid is None:
+        return Rests(journal)
+    path = Path(given.grid).expanduser()
+    read_grid(path, given.column)  # a mistake in it is told at the start, not in the log of a night
+    wish = CleanHours(given.restart_s, given.margin_s, dict(given.zones), given.zone)
+    return Rests(journal, wish, path, given.column)
+
+
 def _rule(rule: LimitRule) -> Rule:
     return Rule(
         part=Part(
@@ -248,6 +261,9 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
             config_digest=digest_of(config),
             budgets=budgets_of(config),
         )
+        rests = rests_of(config, journal)
+        for cell in opened.cells.values():
+            cell.loop.resting = rests.resting
         server = stack.enter_context(serve(create_app(controller, place.make_token())))
         controller.start()
         place.announce(server.url, os.getpid(), __version__)

@@ -322,6 +322,7 @@ def check_sums(ledger: Ledger, now_s: float) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # two minutes of CPU, on machines that may be shared
 @settings(max_examples=10_000, deadline=None)
 @given(histories(), st.lists(MS, min_size=1, max_size=3), OFFSETS_S)
 def test_ten_thousand_histories_add_up_event_by_event(

@@ -252,7 +252,7 @@ local:
 
 def test_every_mistake_is_told_at_once_with_line_field_and_what_is_allowed() -> None:
     duration = "a duration, like 90s, 5m, 6h, 2d or 1h30m; a bare number is seconds"
-    top = "allowed: name, cloud, offers, limits, budgets, timing, forecast, market, dry_run, local"
+    top = "allowed: name, cloud, offers, limits, budgets, carbon, timing, forecast, market, dry_run, local"
     top = top.replace("cloud,", "cloud, clouds,") + ", aws, gcp, azure, head, boot, controller, storage"
     assert problems(BAD_FLEET) == [
         f"x.yaml:1: nmae: is not a key here (did you mean 'name'?); {top}",

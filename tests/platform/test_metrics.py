@@ -1,18 +1,13 @@
-"""What Prometheus is told: by the text, by promtool, and by a Prometheus that scrapes a running server."""
+"""What Prometheus is told: by the text, by promtool, and by a Prometheus that scrapes a server."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import socket
 import subprocess
-import time
-import urllib.parse
-import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
+from prometheus_server import needs_prometheus, scraping
 
 from tradewind.metrics import metrics_text
 from tradewind.model import Contract, JobSpec
@@ -22,9 +17,6 @@ from tradewind.testing import FakeController
 
 TOKEN = "let-me-in"
 RULES = Path(__file__).parents[2] / "cluster-configs" / "prometheus"
-needs_promtool = pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="the Debian package `prometheus` is absent"
-)
 
 
 @pytest.fixture
@@ -72,7 +64,7 @@ def test_an_empty_fleet_has_metrics_too() -> None:
     assert samples(metrics_text(FakeController()).decode())["tradewind_cost_dollars_total"] == 0.0
 
 
-@needs_promtool
+@needs_prometheus
 def test_promtool_finds_nothing_wrong_with_names_and_rules(fleet: FakeController) -> None:
     checked = subprocess.run(["promtool", "check", "metrics"], input=metrics_text(fleet), capture_output=True)
     assert (checked.returncode, checked.stderr) == (0, b"")
@@ -89,48 +81,12 @@ def test_every_metric_in_the_rules_is_one_that_we_tell(fleet: FakeController) ->
         assert f"# TYPE {name} " in told, name
 
 
-def _asked(port: int, query: str) -> Any:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{query}", timeout=5) as reply:
-        return json.load(reply)["data"]
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="the Debian package `prometheus` is absent")
-def test_a_real_prometheus_scrapes_a_running_fleet(fleet: FakeController, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with serve(create_app(fleet, TOKEN)) as server:
-        config = (RULES / "prometheus.yml").read_text()
-        config = config.replace("15s", "1s").replace("127.0.0.1:8430", f"127.0.0.1:{server.port}")
-        (tmp_path / "prometheus.yml").write_text(config)
-        (tmp_path / "token").write_text(TOKEN)
-        shutil.copy(RULES / "alerts.yml", tmp_path)
-        flags = [f"--web.listen-address=127.0.0.1:{port}", f"--storage.tsdb.path={tmp_path / 'data'}"]
-        with (tmp_path / "log").open("wb") as log:
-            process = subprocess.Popen(
-                ["prometheus", f"--config.file={tmp_path / 'prometheus.yml'}", *flags], stdout=log, stderr=log
-            )
-        try:
-            found = _scraped(port, time.monotonic() + 120)
-            query = urllib.parse.quote("tradewind_job_budget_dollars")
-            budget = _asked(port, f"/api/v1/query?query={query}")["result"]
-            rules = _asked(port, "/api/v1/rules")["groups"]
-        finally:
-            process.terminate()
-            process.wait(30)
-    assert found == ["up"], (tmp_path / "log").read_text()[-2000:]
+@needs_prometheus
+def test_a_real_prometheus_takes_what_the_server_tells(fleet: FakeController, tmp_path: Path) -> None:
+    with serve(create_app(fleet, TOKEN)) as server, scraping(tmp_path, server.port, TOKEN) as prometheus:
+        prometheus.wait_up()
+        budget = prometheus.query("tradewind_job_budget_dollars")
+        rules = prometheus.ask("/api/v1/rules")["groups"]
     assert [(each["metric"]["job_id"], each["value"][1]) for each in budget] == [("train-1", "5")]
     assert sum(len(group["rules"]) for group in rules) == 7
-
-
-def _scraped(port: int, until_s: float) -> list[str]:
-    """The targets' health, once Prometheus has scraped them with success or the time is over."""
-    health: list[str] = []
-    while time.monotonic() < until_s and health != ["up"]:
-        time.sleep(0.5)
-        try:
-            health = [target["health"] for target in _asked(port, "/api/v1/targets")["activeTargets"]]
-        except OSError:
-            continue  # it is not up yet
-    return health

@@ -1,0 +1,84 @@
+"""Hourly figures of electricity grids (gCO2/kWh, or a price) from a CSV file. Pure but for `read_grid`.
+
+A line has a zone, the hour's beginning and the figure. Hours that are missing repeat the last one that is known.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tradewind.errors import ConfigError, Problem
+
+HOUR_S = 3600.0
+KEPT_H = 366 * 24  # what a forecast looks at
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """By zone: figures by hour (counted from 1970, UTC)."""
+
+    hours: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+
+    def newest_hour(self, zone: str) -> int:
+        return max(self.hours.get(zone, {}), default=-(10**9))
+
+    def past(self, zone: str, hour: int) -> list[float]:
+        """Up to that hour, oldest first. What lies ahead in the file is not looked at: it would be a forecast."""
+        known = self.hours.get(zone, {})
+        here = [at for at in known if hour - KEPT_H < at <= hour]
+        if not here:
+            return []
+        found, last = list[float](), known[min(here)]
+        for at in range(min(here), hour + 1):
+            last = known.get(at, last)
+            found.append(last)
+        return found
+
+
+def read_grid(path: Path, column: str) -> Grid:
+    try:
+        with gzip.open(path, "rt") if path.suffix == ".gz" else open(path) as file:
+            return parse_grid(file, column, str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise _wrong(str(path), f"could not be read: {error}") from error
+
+
+def parse_grid(lines: Iterable[str], column: str, name: str = "grid") -> Grid:
+    rows = csv.DictReader(lines)
+    missing = [each for each in ("zone", "ts", column) if each not in (rows.fieldnames or ())]
+    if missing:
+        raise _wrong(name, f"has no column {' and no '.join(missing)}")
+    found: dict[str, dict[int, float]] = {}
+    for number, row in enumerate(rows, start=2):
+        if row[column]:
+            found.setdefault(row["zone"], {})[_hour(row["ts"], name, number)] = _figure(row[column], name, number)
+    return Grid(found)
+
+
+def _hour(text: str, name: str, number: int) -> int:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise _wrong(name, f"line {number}: {text!r} is no time") from error
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() // HOUR_S)
+
+
+def _figure(text: str, name: str, number: int) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise _wrong(name, f"line {number}: {text!r} is no number")
+    return value
+
+
+def _wrong(name: str, what: str) -> ConfigError:
+    problem = Problem(name, "carbon", what)
+    return ConfigError([problem], "it needs the columns zone, ts (hours) and the one that `carbon.column` names")

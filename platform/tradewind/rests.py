@@ -1,0 +1,86 @@
+"""Keeps jobs to clean hours where the fleet wishes so: looks once a minute who rests. The loop asks `resting`.
+
+The decision is pure (`cost/clean_hours.py`); this is where it meets the journal and the file with the grid's figures.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tradewind.autoscaler.fleet import JobRecord
+from tradewind.cost.carbon import HOUR_S
+from tradewind.cost.clean_hours import Candidate, CleanHours, Models, window_of
+from tradewind.cost.grid_file import Grid, read_grid
+from tradewind.errors import ConfigError
+from tradewind.journal import Journal
+from tradewind.states import JobState
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 60.0
+
+
+class Rests:
+    """`wish` None: nobody ever rests."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        wish: CleanHours | None = None,
+        path: Path | None = None,
+        column: str = "",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._journal, self._wish, self._path, self._column, self._clock = journal, wish, path, column, clock
+        self._one = threading.Lock()
+        self._looked_at_s = -LOOK_S
+        self._resting: dict[str, str] = {}
+        self._ran_in: dict[str, int] = {}  # the last clock hour in which it was told to run
+        self._grid, self._changed_ns, self._models = Grid(), 0, Models()
+
+    def resting(self) -> Mapping[str, str]:
+        """Who rests now, each with the reason. Called from the loops' threads, at every tick."""
+        now_s = self._clock()
+        with self._one:
+            if self._wish is not None and not 0 <= now_s - self._looked_at_s < LOOK_S:
+                self._looked_at_s = now_s
+                self._read()
+                self._resting = self._look(self._wish, now_s)
+            return self._resting
+
+    def _look(self, wish: CleanHours, now_s: float) -> dict[str, str]:
+        hour, found = int(now_s // HOUR_S), dict[str, str]()
+        with self._journal.reading() as (fleet, ledger):
+            for job in fleet.open_jobs:
+                candidate = self._candidate(job, hour)
+                if candidate is None:
+                    continue
+                window = window_of(candidate, ledger, self._grid, wish, now_s, self._models)
+                if window is not None and not window.run:
+                    found[job.job_id] = window.reason
+                elif window is not None:
+                    self._ran_in[job.job_id] = hour
+            self._ran_in = {job_id: at for job_id, at in self._ran_in.items() if at == hour}
+        return found
+
+    def _candidate(self, job: JobRecord, hour: int) -> Candidate | None:
+        """A foreign job knows of no checkpoints: nobody can tell it to rest."""
+        deadline_at_s = job.spec.contract.deadline_at_s
+        if deadline_at_s is None or job.foreign or job.state is JobState.STOPPING:
+            return None
+        return Candidate(job.job_id, deadline_at_s, bool(job.holdings), self._ran_in.get(job.job_id) == hour)
+
+    def _read(self) -> None:
+        """Anew when the file has changed. One that cannot be read leaves what was known, which soon counts as old."""
+        if self._path is None:
+            return
+        try:
+            changed_ns = self._path.stat().st_mtime_ns
+            if changed_ns != self._changed_ns:
+                self._grid, self._changed_ns = read_grid(self._path, self._column), changed_ns
+        except (OSError, ConfigError) as error:
+            log.warning("the grid's figures could not be read, nobody rests on old ones: %s", error)

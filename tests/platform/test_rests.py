@@ -1,0 +1,120 @@
+"""Who rests, in a journal: a job that has slack waits for the clean hours of a file, and is called back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tradewind.autoscaler.clock import FakeClock
+from tradewind.autoscaler.testing import make_offer
+from tradewind.config import FleetConfig
+from tradewind.cost.carbon import HOUR_S
+from tradewind.cost.clean_hours import CleanHours
+from tradewind.errors import ConfigError
+from tradewind.events import JobStateChanged, JobSubmitted, LaunchRequested, StepCommitted
+from tradewind.journal import Journal
+from tradewind.model import Contract, JobSpec
+from tradewind.rests import Rests
+from tradewind.service import rests_of
+from tradewind.states import JobState
+from tradewind.store import EventLog
+
+BEGIN_H = 480_000  # a midnight
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with EventLog.open(tmp_path / "events.db") as log:
+        yield Journal.load(log)
+
+
+def write_grid(path: Path, until_h: int) -> Path:
+    """Clean from noon to six."""
+    from datetime import UTC, datetime
+
+    lines = ["zone,ts,g_per_kwh"]
+    for hour in range(until_h - 720, until_h + 1):
+        at = datetime.fromtimestamp(hour * HOUR_S, UTC).isoformat()
+        lines.append(f"X,{at},{100 if 12 <= hour % 24 < 18 else 400}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def begin(journal: Journal, deadline_at_s: float | None, *, job_id: str = "j") -> None:
+    """A job that has taken 10 of 20 steps in two hours."""
+    now_s = BEGIN_H * HOUR_S
+    spec = JobSpec(job_id, "x", contract=Contract(deadline_at_s=deadline_at_s))
+    journal.record(
+        JobSubmitted(at_s=now_s - 7200, job_id=job_id, spec=spec),
+        LaunchRequested(at_s=now_s - 7200, launch_id=f"n-{job_id}", offer=make_offer(), reason="test"),
+        StepCommitted(
+            at_s=now_s,
+            job_id=job_id,
+            attempt=1,
+            sequence=1,
+            began_s=now_s - 7200,
+            first_step=1,
+            last_step=10,
+            workers=1,
+            samples=1,
+            total_steps=20,
+        ),
+    )
+
+
+def test_it_rests_until_noon_and_only_where_a_deadline_leaves_slack(journal: Journal, tmp_path: Path) -> None:
+    begin(journal, (BEGIN_H + 24) * HOUR_S, job_id="slack")
+    begin(journal, (BEGIN_H + 3) * HOUR_S, job_id="haste")
+    begin(journal, None, job_id="any")
+    clock = FakeClock(BEGIN_H * HOUR_S)
+    grid = write_grid(tmp_path / "grid.csv", BEGIN_H + 24)  # what lies ahead in it must not be looked at
+    rests = Rests(journal, CleanHours(zone="X", margin_s=600), grid, "g_per_kwh", clock.now_s)
+    rested: dict[int, list[str]] = {}
+    for hour in range(16):
+        resting = rests.resting()
+        rested[hour] = sorted(resting)
+        assert all("less than at once" in why for why in resting.values())
+        clock.sleep(HOUR_S)
+    assert rested[0] == ["slack"]
+    assert all("slack" in rested[hour] for hour in range(11))
+    assert any("slack" not in rested[hour] for hour in (12, 13, 14, 15))
+
+
+def test_it_is_looked_at_once_a_minute_and_a_job_that_is_over_is_forgotten(journal: Journal, tmp_path: Path) -> None:
+    begin(journal, (BEGIN_H + 24) * HOUR_S)
+    clock = FakeClock(BEGIN_H * HOUR_S)
+    rests = Rests(journal, CleanHours(zone="X"), write_grid(tmp_path / "g", BEGIN_H), "g_per_kwh", clock.now_s)
+    assert list(rests.resting()) == ["j"]
+    journal.record(JobStateChanged(at_s=clock.now_s(), job_id="j", state=JobState.STOPPING))
+    assert list(rests.resting()) == ["j"]
+    clock.sleep(61)
+    assert rests.resting() == {}
+
+
+def test_a_file_that_is_gone_or_old_lets_everybody_run(journal: Journal, tmp_path: Path) -> None:
+    begin(journal, (BEGIN_H + 48) * HOUR_S)
+    clock = FakeClock(BEGIN_H * HOUR_S)
+    grid = write_grid(tmp_path / "grid.csv", BEGIN_H)
+    rests = Rests(journal, CleanHours(zone="X"), grid, "g_per_kwh", clock.now_s)
+    assert list(rests.resting()) == ["j"]
+    grid.unlink()
+    clock.sleep(4 * HOUR_S)
+    assert rests.resting() == {}
+
+
+def test_without_the_wish_nobody_rests(journal: Journal) -> None:
+    begin(journal, (BEGIN_H + 24) * HOUR_S)
+    rests = rests_of(FleetConfig(name="f"), journal)
+    assert rests.resting() == {}
+
+
+def test_a_wrong_file_is_told_at_the_start(journal: Journal, tmp_path: Path) -> None:
+    config = FleetConfig.model_validate({"name": "f", "carbon": {"grid": str(tmp_path / "none.csv"), "zone": "X"}})
+    with pytest.raises(ConfigError, match=r"none\.csv"):
+        rests_of(config, journal)
+    with pytest.raises(ValueError, match="which lines of the file"):
+        FleetConfig.model_validate({"name": "f", "carbon": {"grid": "/grid.csv"}})
+    with pytest.raises(ValueError, match="must begin with"):
+        FleetConfig.model_validate({"name": "f", "carbon": {"grid": "grid.csv", "zone": "X"}})
