@@ -25,10 +25,10 @@ $(STAMP): pyproject.toml constraints.txt
 
 # Without them the tests that need them say so and are skipped; CI must not skip them.
 system:  ## install the Debian packages that some tests need (as root; elsewhere it says what is missing)
-	@if command -v promtool >/dev/null && command -v prometheus >/dev/null; then exit 0; \
+	@if command -v promtool >/dev/null && command -v prometheus >/dev/null && command -v chromium >/dev/null; then exit 0; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends prometheus; \
-	else echo "Not there: prometheus. On Debian and Ubuntu: sudo apt-get install prometheus"; fi
+	  apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends prometheus chromium fonts-dejavu-core; \
+	else echo "Not all there: prometheus, chromium. On Debian and Ubuntu: sudo apt-get install prometheus chromium"; fi
 
 demo: $(STAMP)  ## train through two preemptions on pretend clouds, and print the receipt
 	@$(BIN)/tradewind demo
