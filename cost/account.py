@@ -83,7 +83,8 @@ def account_of(book: NodeBook, prices: PriceHistory, now_ms: int) -> NodeAccount
         launch_id=node.launch_id,
         offer=node.offer,
         launched_ms=launched_ms,
-        joined_ms=_seen(node.in_ray_from_ms, now_ms),
+        # One that is said to have joined after its end never did, whenever that is asked.
+        joined_ms=_seen(node.in_ray_from_ms, node.ended_ms if over and node.ended_ms is not None else now_ms),
         ended_ms=node.ended_ms if over else None,
         end=node.end if over else None,
         until_ms=until_ms,

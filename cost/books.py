@@ -261,10 +261,13 @@ class Books:
     def _advance(self, book: NodeBook, now_ms: int, memory: Memory) -> None:
         node = book.node
         prices = self.prices.get(book.market, _NO_PRICES)
-        if book.steady is not None and book.steady[1][0] // DAY_MS == now_ms // DAY_MS:
+        if book.steady is not None:
             before, (from_ms, _, claims) = book.steady
-            of_day = (*before, (from_ms, now_ms, claims))
-            book.running = [(now_ms // DAY_MS, statement(node, of_day, prices, self.timelines, memory))]
+            so_far = (*before, (from_ms, now_ms, claims))
+            if from_ms // DAY_MS == now_ms // DAY_MS:
+                book.running = [(now_ms // DAY_MS, statement(node, so_far, prices, self.timelines, memory))]
+            else:  # a day has ended, and nothing else has happened
+                self._settle_days(book, list(by_day(so_far)), prices, now_ms, memory)
         elif node.launched_ms is not None and node.launched_ms <= now_ms:
             from_ms = max(node.launched_ms, book.settled_until_ms)
             days = list(by_day(stretches(node, from_ms, now_ms, self._queued_until_ms(node))))
