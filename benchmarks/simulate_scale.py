@@ -36,8 +36,8 @@ from tradewind.autoscaler.limits import Limits
 from tradewind.autoscaler.simulate.contestants import CONTESTANTS
 from tradewind.autoscaler.simulate.engine import Setting, simulate
 from tradewind.autoscaler.simulate.job import SimJob
-from tradewind.autoscaler.simulate.workload import DAY_S, Workload, spells
 from tradewind.autoscaler.simulate.place import Venue
+from tradewind.autoscaler.simulate.workload import DAY_S, Workload, spells
 from tradewind.autoscaler.simulate.world import Physics
 from tradewind.autoscaler.testing import make_offer
 from tradewind.autoscaler.view import LoopSettings

@@ -15,10 +15,10 @@ from tradewind.autoscaler.simulate.contestants import CONTESTANTS, contestants
 from tradewind.autoscaler.simulate.contracts import Growth
 from tradewind.autoscaler.simulate.engine import Setting, Simulation, simulate
 from tradewind.autoscaler.simulate.job import SimJob
-from tradewind.autoscaler.simulate.workload import Workload, spells
 from tradewind.autoscaler.simulate.place import ANY_NUMBER, Venue
 from tradewind.autoscaler.simulate.steps import Steps
 from tradewind.autoscaler.simulate.tally import Tally
+from tradewind.autoscaler.simulate.workload import Workload, spells
 from tradewind.autoscaler.simulate.world import Physics, World
 from tradewind.autoscaler.testing import make_offer
 from tradewind.autoscaler.view import LoopSettings
