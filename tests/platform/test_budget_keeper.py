@@ -13,6 +13,7 @@ from tradewind.agent import Agent
 from tradewind.api_requests import ResumeRequest
 from tradewind.autoscaler.clock import FakeClock
 from tradewind.autoscaler.loop import Loop
+from tradewind.autoscaler.ray_snapshot import RayJob, Strategy
 from tradewind.autoscaler.testing import FakeCloud, FakeRay, make_offer
 from tradewind.autoscaler.view import LoopSettings
 from tradewind.cells.cell import Cell
@@ -173,3 +174,22 @@ def test_what_a_used_budget_holds_back_is_told(tmp_path: Path) -> None:
     reasons = {line.hold for line in world.controller.status().demand}
     assert any(f"budget of job {job_id}" in reason for reason in reasons)
     world.journal.log.close()
+
+
+@pytest.mark.parametrize("gang", [False, True])
+def test_a_job_that_was_sent_past_us_is_held_to_its_tenants_budget(tmp_path: Path, gang: bool) -> None:
+    """By plain `ray job submit`: nobody could refuse it, so what it asks for is not bought."""
+    for limit_uusd, most in ((1000, 0), (10_000_000, 2)):
+        world = World(tmp_path / str(most), Budgets(tenants_uusd={"vision": limit_uusd}))
+        meta = {"tenant": "vision"}
+        world.ray.jobs = [RayJob("01000000", "raysubmit_x", False, "RUNNING", metadata=meta, entrypoint="python x.py")]
+        world.tick()
+        assert world.journal.fleet.jobs["raysubmit_x"].foreign
+        if gang:
+            world.ray.submit_gang([{"GPU": 1.0}] * 2, Strategy.STRICT_SPREAD, job_id="raysubmit_x")
+        else:
+            world.ray.submit({"GPU": 1.0}, count=2, job_id="raysubmit_x")
+        for _ in range(5):
+            world.tick()
+        assert len(world.journal.fleet.nodes) == most
+        world.journal.log.close()
