@@ -226,6 +226,17 @@ def test_of_equal_prices_the_market_that_is_lost_less_often() -> None:
     assert decide(view(60.0, spot=(*many, *found), others=(0.0, 0.0))).key == "calm"
 
 
+def test_who_is_on_spot_moves_for_a_lower_price_alone() -> None:
+    """A loss that may come costs no more than the move would now."""
+    calm, wild = Tally((0.0, 0.0, 10.0, 90.0), (0.0,) * 4), Tally((0.0, 0.0, 10.0, 90.0), (0.0, 0.0, 30.0, 90.0))
+
+    def key(price_uusd: int) -> str:
+        spot = (SpotMarket("wild", 300_000, True, 9.0, wild), SpotMarket("calm", price_uusd, True, 9.0, calm))
+        return decide(view(60.0, spot=spot, others=(9.0, 9.0), running=Running("wild", Capacity.SPOT))).key
+
+    assert [key(300_000), key(150_000)] == ["wild", "calm"]
+
+
 def test_the_cheaper_of_two_open_markets() -> None:
     both = (SpotMarket("dear", 500_000, True), SpotMarket("cheap", 300_000, True))
     assert decide(view(60.0, spot=both, others=(0.0, 0.0))).key == "cheap"
