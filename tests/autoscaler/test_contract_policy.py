@@ -104,7 +104,11 @@ def test_losses_that_met_an_open_market_are_counted() -> None:
         watch.see(float(at_s), flags)
     assert watch.others == (2.0, 1.0)
     assert Watch(["a"]).others == ()
-    assert odds_of(Tally(), Tally(), (100.0, 90.0)).other == pytest.approx(0.9)
+    never_gone = Tally((0.0, 0.0, 0.0, 1000.0))
+    assert odds_of(never_gone, Tally(), (1000.0, 950.0)).other == pytest.approx(0.9)
+    assert odds_of(never_gone, Tally(), (100.0, 100.0)).other < 1.0  # what never happened may happen
+    often_gone = Tally((0.0, 0.0, 0.0, 1000.0), (0.0, 0.0, 0.0, 150.0))
+    assert odds_of(often_gone, Tally(), (9000.0, 8900.0)).other < 0.3  # whatever the restless markets do
     assert odds_of(Tally(), Tally(), (0.0, 0.0), 2).other < odds_of(Tally(), Tally(), (0.0, 0.0), 5).other < 1.0
 
 
