@@ -137,10 +137,12 @@ class Size:
         return any(market.price_uusd_per_h < self.view.on_demand_uusd_per_h for market in self.view.spot)
 
     def _candidates(self) -> list[SpotMarket]:
-        """Open markets that are worth a table: where the job is, and the best ones."""
+        """Open markets that are worth a table: the best ones. Who is on spot looks at cheaper ones alone: he can still
+        move at the same cost when he has lost his machine."""
         found = sorted((each for each in self.view.spot if each.is_open), key=self._price)
-        here = [each for each in found[_LOOKED_AT:] if self.here and each.key == self.here.key]
-        return found[:_LOOKED_AT] + here
+        here = [each for each in found if self.here and each.key == self.here.key]
+        cheaper = [each for each in found if not here or each.price_uusd_per_h < here[0].price_uusd_per_h]
+        return here + cheaper[:_LOOKED_AT]
 
     def _begin_h(self, capacity: Capacity, key: str) -> float:
         """Time until work goes on there."""

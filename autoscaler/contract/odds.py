@@ -66,13 +66,21 @@ def odds_of(spell: Tally, machine: Tally, others: Sequence[float] = (), markets:
     that were seen, (number, number with another market open), if there are other markets; `markets`: how many in all.
     """
     lost, held = others if others else (0.0, 0.0)
-    prior = 1.0 - (1.0 - PRIOR_OPEN) ** max(markets - 1, 1)
-    other = (held + prior) / (lost + 1.0) if others else 0.0
+    closed = (1.0 - PRIOR_OPEN) ** max(markets - 1, 1)
+    other = (held + 1.0 - closed) / (lost + 1.0) if others else 0.0
+    if others:
+        other = min(other, 1.0 - _all_gone_per_h(spell, closed) / machine.rate_per_h(3))
     return Odds(
         (rounded(spell.rate_per_h(0)), rounded(spell.rate_per_h(1))),
         (rounded(machine.rate_per_h(2)), rounded(machine.rate_per_h(3))),
-        round(other, 1),
+        math.floor(max(other, 0.0) * 10.0 + 1e-9) / 10.0,
     )
+
+
+def _all_gone_per_h(spell: Tally, closed: float) -> float:
+    """How often all markets are gone at once. Losses of a market that comes and goes say little of it: another is open
+    then nearly always, but not when a calm one goes."""
+    return (spell.ends[3] + 0.5) / (spell.hours[3] + 0.5 / (PRIOR_PER_H[3] * closed))
 
 
 def rounded(value: float, steps: int = _STEPS_PER_OCTAVE) -> float:

@@ -104,7 +104,11 @@ def test_losses_that_met_an_open_market_are_counted() -> None:
         watch.see(float(at_s), flags)
     assert watch.others == (2.0, 1.0)
     assert Watch(["a"]).others == ()
-    assert odds_of(Tally(), Tally(), (100.0, 90.0)).other == pytest.approx(0.9)
+    never_gone = Tally((0.0, 0.0, 0.0, 1000.0))
+    assert odds_of(never_gone, Tally(), (1000.0, 950.0)).other == pytest.approx(0.9)
+    assert odds_of(never_gone, Tally(), (100.0, 100.0)).other < 1.0  # what never happened may happen
+    often_gone = Tally((0.0, 0.0, 0.0, 1000.0), (0.0, 0.0, 0.0, 150.0))
+    assert odds_of(often_gone, Tally(), (9000.0, 8900.0)).other < 0.3  # whatever the restless markets do
     assert odds_of(Tally(), Tally(), (0.0, 0.0), 2).other < odds_of(Tally(), Tally(), (0.0, 0.0), 5).other < 1.0
 
 
@@ -224,6 +228,17 @@ def test_of_equal_prices_the_market_that_is_lost_less_often() -> None:
     found = (SpotMarket("wild", 300_000, True, 9.0, wild), SpotMarket("calm", 300_000, True, 5.0, calm))
     many = tuple(SpotMarket(f"wild-{number}", 300_000, True, 9.0, wild) for number in range(20))
     assert decide(view(60.0, spot=(*many, *found), others=(0.0, 0.0))).key == "calm"
+
+
+def test_who_is_on_spot_moves_for_a_lower_price_alone() -> None:
+    """A loss that may come costs no more than the move would now."""
+    calm, wild = Tally((0.0, 0.0, 10.0, 90.0), (0.0,) * 4), Tally((0.0, 0.0, 10.0, 90.0), (0.0, 0.0, 30.0, 90.0))
+
+    def key(price_uusd: int) -> str:
+        spot = (SpotMarket("wild", 300_000, True, 9.0, wild), SpotMarket("calm", price_uusd, True, 9.0, calm))
+        return decide(view(60.0, spot=spot, others=(9.0, 9.0), running=Running("wild", Capacity.SPOT))).key
+
+    assert [key(300_000), key(150_000)] == ["wild", "calm"]
 
 
 def test_the_cheaper_of_two_open_markets() -> None:
