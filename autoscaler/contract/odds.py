@@ -23,7 +23,6 @@ PRIOR_ENDS = (3.0, 2.0, 3.0, 2.0)
 HALF_LIFE_H = 48.0
 DAILY_WEIGHT = 20.0  # ends in an hour of the day before that hour is believed to differ
 DAILY_AHEAD = 6  # hours
-PRIOR_OPEN = 0.5  # that one other market is open at a loss, where no loss was seen yet
 _STEPS_PER_OCTAVE = 2  # rates are rounded: a table that is solved serves for many ticks
 
 
@@ -54,33 +53,26 @@ NEVER = Tally()  # seen anything
 
 @dataclass(frozen=True, slots=True)
 class Odds:
-    """For the solver. Each pair: young, old."""
+    """For the solver. Each pair: young, old. A spell is one of all markets together: is there a machine anywhere?"""
 
     return_per_h: tuple[float, float]
-    loss_per_h: tuple[float, float]
-    other: float = 0.0  # chance that another market has a machine when one is lost
+    loss_per_h: tuple[float, float]  # of the machine: by a move to another market, or for good
+    gone_per_h: tuple[float, float] | None = None  # of these, with no other market open; None: all of them
 
 
-def odds_of(spell: Tally, machine: Tally, others: Sequence[float] = (), markets: int = 2) -> Odds:
-    """`spell`: of all markets together (some or none); `machine`: of the market in question; `others`: of all losses
-    that were seen, (number, number with another market open), if there are other markets; `markets`: how many in all.
-    """
-    lost, held = others if others else (0.0, 0.0)
-    closed = (1.0 - PRIOR_OPEN) ** max(markets - 1, 1)
-    other = (held + 1.0 - closed) / (lost + 1.0) if others else 0.0
-    if others:
-        other = min(other, 1.0 - _all_gone_per_h(spell, closed) / machine.rate_per_h(3))
-    return Odds(
-        (rounded(spell.rate_per_h(0)), rounded(spell.rate_per_h(1))),
-        (rounded(machine.rate_per_h(2)), rounded(machine.rate_per_h(3))),
-        math.floor(max(other, 0.0) * 10.0 + 1e-9) / 10.0,
-    )
+def odds_of(spell: Tally, machine: Tally, markets: int = 1) -> Odds:
+    """`spell`: of all markets together (some or none); `machine`: of the market in question; `markets`: how many in
+    all. How often all are gone at once is counted, not made up from the markets: they may well be scarce together.
+    A market that seems calmer than that is not believed to be: little was seen of it, or it was not there then."""
+    back, lost = _pair(spell, 0), _pair(machine, 2)
+    if markets < 2:
+        return Odds(back, lost)
+    gone = _pair(spell, 2)
+    return Odds(back, (max(lost[0], gone[0]), max(lost[1], gone[1])), gone)
 
 
-def _all_gone_per_h(spell: Tally, closed: float) -> float:
-    """How often all markets are gone at once. Losses of a market that comes and goes say little of it: another is open
-    then nearly always, but not when a calm one goes."""
-    return (spell.ends[3] + 0.5) / (spell.hours[3] + 0.5 / (PRIOR_PER_H[3] * closed))
+def _pair(seen: Tally, first: int) -> tuple[float, float]:
+    return rounded(seen.rate_per_h(first)), rounded(seen.rate_per_h(first + 1))
 
 
 def rounded(value: float, steps: int = _STEPS_PER_OCTAVE) -> float:
