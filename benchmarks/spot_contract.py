@@ -126,7 +126,7 @@ def measure(traces: Sequence[Trace], deadline_h: float, restart_h: float, option
             print(f"left out, shorter than {deadline_h:g} h: {trace.name}", file=sys.stderr)
         for window in found:
             ours = Ours(task, len(window))
-            asking = Asking(ours, len(costs["optimum"]))
+            asking = Asking(ours)
             players = {name: make(task) for name, make in PEERS.items()}
             for name, player in {**players, "ours": asking if options.calibration else ours}.items():
                 run = play(task, window, player)

@@ -108,7 +108,8 @@ class Size:
         self.warming_h = self.here.warming_s / 3600.0 if self.here else 0.0
         open_h = [market.age_h for market in view.spot if market.is_open]
         self.is_up = bool(open_h)
-        self.age_h = max(open_h, default=view.together_age_h)
+        # Of all markets as one: who loses a machine while another is open is as well off as before, but for the move.
+        self.age_h = open_h[0] if open_h and len(view.spot) == 1 else view.together_age_h
 
     def choices(self) -> Iterator[Choice]:
         if self.slack_h + _EPSILON_S / 3600.0 < self._begin_h(_ON_DEMAND, self.view.on_demand_key):
@@ -158,12 +159,18 @@ class Size:
     def _spot(self, market: SpotMarket, lost_h: float) -> Choice:
         table = self.table(market)
         price = market.price_uusd_per_h / self.view.on_demand_uusd_per_h
-        hours = table.at(table.spot, market.age_h >= YOUNG_H, self.work_h, self.slack_h - lost_h) + price * lost_h
+        hours = table.at(table.spot, self.age_h >= YOUNG_H, self.work_h, self.slack_h - lost_h) + price * lost_h
         return Choice(market.key, _SPOT, self.replicas, hours * self.uusd)
 
     def market(self) -> SpotMarket:
         """The spot market that is best now, or was: its rates stand for those to come."""
         return min(self.view.spot, key=lambda each: (not each.is_open, self._price(each)))
+
+    def _stand_in(self, market: SpotMarket) -> SpotMarket:
+        """Where he will be after a loss: the best of those that are open and no dearer. How often he will be lost then
+        is what counts, not how soon he loses what he has now."""
+        found = [each for each in self.view.spot if each.is_open and each.price_uusd_per_h <= market.price_uusd_per_h]
+        return min(found, key=self._price, default=market)
 
     def _price(self, market: SpotMarket) -> tuple[float, float]:
         """Of an hour of work there, with the restart that a loss will cost; then the one that has been open longest."""
@@ -175,11 +182,11 @@ class Size:
         view = self.view
         if market is None and view.spot:
             market = self.market()
-        seen = market.seen if market else view.together
+        seen = self._stand_in(market).seen if market else view.together
         price = market.price_uusd_per_h / view.on_demand_uusd_per_h if market else 1.0
         return solve(
             Terms(
-                odds_of(view.together, seen, view.others, len(view.spot)),
+                odds_of(view.together, seen, len(view.spot)),
                 round(price, 2),
                 rounded(self.restart_h, 8) if self.restart_h > 0.0 else 0.0,
                 _above(self.work_h),

@@ -144,13 +144,14 @@ class _Spell:
     def after_young(self, end: Values, old: Values) -> Values:
         return old + self.share * (end - old)
 
-    def work(self, into: Values, end: Values, old: Values | None, price: float) -> None:
-        """Fill in the values of who works all through such a spell. `old` is what else there is to do when it has
-        grown old, if there is something."""
+    def work(self, into: Values, end: Values | tuple[Values, Values], old: Values | None, price: float) -> None:
+        """Fill in the values of who works all through such a spell. `end` is what follows, after a young one and after
+        an old one; `old` is what else there is to do when it has grown old, if there is something."""
         matrix, hours = self.along[1]
-        into[1] = matrix @ end + price * hours
+        into[1] = matrix @ end[1] + price * hours
         matrix, hours = self.along[0]
-        into[0] = matrix @ self.after_young(end, into[1] if old is None else np.minimum(old, into[1])) + price * hours
+        then = into[1] if old is None else np.minimum(old, into[1])
+        into[0] = matrix @ self.after_young(end[0], then) + price * hours
 
 
 class _Induction:
@@ -166,8 +167,9 @@ class _Induction:
         self.idle, self.nothing, self.spot, self.without, self.beside = np.full((5, *shape), _TOO_LONG_H)
         self.down, self.up = (_Spell(ends, self.step_h) for ends in (odds.return_per_h, odds.loss_per_h))
         # A loss while another market is open is a move; for who works on demand it is nothing at all.
-        stays = max(1.0 - odds.other, 1e-3)
-        self.gone = _Spell((odds.loss_per_h[0] * stays, odds.loss_per_h[1] * stays), self.step_h)
+        gone_per_h = odds.gone_per_h or odds.loss_per_h
+        self.gone = _Spell(gone_per_h, self.step_h)
+        self.other = 1.0 - np.array(gone_per_h)[:, None] / np.array(odds.loss_per_h)[:, None]  # young, old
 
     def fill(self, row: int) -> None:
         """Where rows lie farther apart than a restart costs, a row depends on itself: on a guess that goes on half
@@ -227,9 +229,10 @@ class _Induction:
         self.idle[row, is_old] = kept * last + (1.0 - kept) * then
 
     def _on_spot(self, row: int, starts: Values | None) -> None:
-        lost, other = self.nothing[row, 0], self.terms.odds.other
-        if other and starts is not None:
-            lost = lost + other * (np.minimum(starts[1], lost) - lost)
+        """A loss with another market open makes nobody's spell young: some machine has been there as long as before."""
+        lost = self.nothing[row, [0, 0]]
+        if starts is not None:
+            lost = lost + self.other * (np.minimum(starts, lost) - lost)
         self.up.work(self.spot[row], lost, None, self.terms.spot_price)
 
     def _on_demand(self, row: int, starts: Values | None) -> None:
@@ -237,8 +240,9 @@ class _Induction:
             self.without[row] = self.beside[row] = self.work_h
             return
         # Whether to leave at once when spot comes is judged by the row before: it is known, and nearly the same.
-        self.down.work(self.without[row], np.minimum(starts[0], self.beside[row - 1, 0]), None, 1.0)
-        self.gone.work(self.beside[row], self.without[row, 0], starts[1], 1.0)
+        come = np.minimum(starts[0], self.beside[row - 1, 0])
+        self.down.work(self.without[row], (come, come), None, 1.0)
+        self.gone.work(self.beside[row], self.without[row, [0, 0]], starts[1], 1.0)
 
     def table(self, terms: Terms, scale: float) -> Table:
         return Table(terms, self.slacks_h, self.step_h, self.idle, self.spot, self.without, self.beside, scale)

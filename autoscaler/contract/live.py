@@ -79,7 +79,6 @@ def case_of(
         spot=tuple(_market(each, here, watch, view) for each in spot),
         together=watch.any.tally,
         together_age_h=_age_h(watch.any.age_h(view.now_s)),
-        others=watch.others,
         running=_running(job, wish, here, view.now_s, restart_s, fleet),
         speeds=work.speeds,
     )

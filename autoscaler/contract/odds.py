@@ -23,7 +23,6 @@ PRIOR_ENDS = (3.0, 2.0, 3.0, 2.0)
 HALF_LIFE_H = 48.0
 DAILY_WEIGHT = 20.0  # ends in an hour of the day before that hour is believed to differ
 DAILY_AHEAD = 6  # hours
-PRIOR_OPEN = 0.5  # that one other market is open at a loss, where no loss was seen yet
 _STEPS_PER_OCTAVE = 2  # rates are rounded: a table that is solved serves for many ticks
 
 
@@ -54,33 +53,26 @@ NEVER = Tally()  # seen anything
 
 @dataclass(frozen=True, slots=True)
 class Odds:
-    """For the solver. Each pair: young, old."""
+    """For the solver. Each pair: young, old. A spell is one of all markets together: is there a machine anywhere?"""
 
     return_per_h: tuple[float, float]
-    loss_per_h: tuple[float, float]
-    other: float = 0.0  # chance that another market has a machine when one is lost
+    loss_per_h: tuple[float, float]  # of the machine: by a move to another market, or for good
+    gone_per_h: tuple[float, float] | None = None  # of these, with no other market open; None: all of them
 
 
-def odds_of(spell: Tally, machine: Tally, others: Sequence[float] = (), markets: int = 2) -> Odds:
-    """`spell`: of all markets together (some or none); `machine`: of the market in question; `others`: of all losses
-    that were seen, (number, number with another market open), if there are other markets; `markets`: how many in all.
-    """
-    lost, held = others if others else (0.0, 0.0)
-    closed = (1.0 - PRIOR_OPEN) ** max(markets - 1, 1)
-    other = (held + 1.0 - closed) / (lost + 1.0) if others else 0.0
-    if others:
-        other = min(other, 1.0 - _all_gone_per_h(spell, closed) / machine.rate_per_h(3))
-    return Odds(
-        (rounded(spell.rate_per_h(0)), rounded(spell.rate_per_h(1))),
-        (rounded(machine.rate_per_h(2)), rounded(machine.rate_per_h(3))),
-        math.floor(max(other, 0.0) * 10.0 + 1e-9) / 10.0,
-    )
+def odds_of(spell: Tally, machine: Tally, markets: int = 1) -> Odds:
+    """`spell`: of all markets together (some or none); `machine`: of the market in question; `markets`: how many in
+    all. How often all are gone at once is counted, not made up from the markets: they may well be scarce together.
+    A market that seems calmer than that is not believed to be: little was seen of it, or it was not there then."""
+    back, lost = _pair(spell, 0), _pair(machine, 2)
+    if markets < 2:
+        return Odds(back, lost)
+    gone = _pair(spell, 2)
+    return Odds(back, (max(lost[0], gone[0]), max(lost[1], gone[1])), gone)
 
 
-def _all_gone_per_h(spell: Tally, closed: float) -> float:
-    """How often all markets are gone at once. Losses of a market that comes and goes say little of it: another is open
-    then nearly always, but not when a calm one goes."""
-    return (spell.ends[3] + 0.5) / (spell.hours[3] + 0.5 / (PRIOR_PER_H[3] * closed))
+def _pair(seen: Tally, first: int) -> tuple[float, float]:
+    return rounded(seen.rate_per_h(first)), rounded(seen.rate_per_h(first + 1))
 
 
 def rounded(value: float, steps: int = _STEPS_PER_OCTAVE) -> float:
@@ -101,9 +93,8 @@ class Sightings:
         self.at_s = 0.0
         self.since_s = -math.inf
 
-    def see(self, at_s: float, is_up: bool) -> bool:
-        """Whether a machine was lost since the last look."""
-        was_up, is_lost = self.is_up, False
+    def see(self, at_s: float, is_up: bool) -> None:
+        was_up = self.is_up
         if was_up is not None:
             passed_h = max(0.0, at_s - self.at_s) / 3600.0
             age_h = self.age_h(self.at_s)
@@ -114,9 +105,8 @@ class Sightings:
             self.hours[slot(was_up, YOUNG_H)] += passed_h - young_h
             if was_up != is_up:
                 self.ends[slot(was_up, age_h + passed_h)] += 1.0
-                self.since_s, is_lost = at_s, was_up
+                self.since_s = at_s
         self.is_up, self.at_s = is_up, at_s
-        return is_lost
 
     def _count(self, was_up: bool, age_h: float, passed_h: float, is_over: bool) -> None:
         """By hour of the day. A look after a long break tells of none of them."""
@@ -147,22 +137,13 @@ class Sightings:
 
 
 class Watch:
-    """All markets of a job together: each one, all as one (is there any machine?), and how often a loss met another
-    market that was open."""
+    """All markets of a job: each one, and all as one (is there a machine anywhere?)."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self.markets = {key: Sightings() for key in keys}
         self.any = Sightings()
-        self.lost = self.held = 0.0
 
     def see(self, at_s: float, is_up: Sequence[bool]) -> None:
-        losses = 0
         for market, has_some in zip(self.markets.values(), is_up, strict=True):
-            losses += market.see(at_s, has_some)
+            market.see(at_s, has_some)
         self.any.see(at_s, any(is_up))
-        self.lost += losses
-        self.held += losses if any(is_up) else 0
-
-    @property
-    def others(self) -> tuple[float, ...]:
-        return (self.lost, self.held) if len(self.markets) > 1 else ()

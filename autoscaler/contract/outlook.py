@@ -1,9 +1,10 @@
 """How the rest of a job may go: its policy, played many times against what is believed of the markets. Pure; seeded.
 
-Each play draws its own rates from the posterior of odds.py (so little knowledge gives wide ranges), then spells from
-these rates, and decides by the same table and the same safety net as decide.py. Steps are a tick, or a 500th of the
-time left (of a long job a quarter of an hour) if that is longer. On-demand may be out of stock when it is asked for:
-then it waits, an hour on the mean.
+Each play draws its own rates from the posterior of odds.py (so little knowledge gives wide ranges; outages of other
+days are less alike than those of a Poisson process, so fewer of them count), then spells from these rates, and decides
+by the same table and the same safety net as decide.py. Steps are a tick, or a 500th of the time left (of a long job a
+quarter of an hour) if that is longer. On-demand may be out of stock when it is asked for: then it waits, an hour on the
+mean.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from tradewind.autoscaler.contract.decide import sized
 from tradewind.autoscaler.contract.induction import Table
-from tradewind.autoscaler.contract.odds import PRIOR_ENDS, PRIOR_PER_H, YOUNG_H, Tally
+from tradewind.autoscaler.contract.odds import PRIOR_ENDS, YOUNG_H, Tally
 from tradewind.autoscaler.contract.view import ContractView
 from tradewind.model import Capacity
 
@@ -24,6 +25,12 @@ _STEPS = 500.0
 _LONGEST_STEP_H = 0.25
 _MOST_STEPS = 3000.0
 _STOCK_OUT_H = 1.0
+_COUNTS = (
+    0.5,
+    0.25,
+    1.0,
+    1.0,
+)  # what an end counts, by slot: outages of other days are less alike than Poisson has them
 _NOTHING, _SPOT, _ON_DEMAND = 0, 1, 2
 
 
@@ -87,7 +94,8 @@ class _Plays:
         seen = size.market().seen if view.spot else Tally()
         self.rates = np.stack([self._draw(view.together, slot, plays) for slot in (0, 1)])
         self.losses = np.stack([self._draw(seen, slot, plays) for slot in (2, 3)])
-        self.other = self.table.terms.odds.other
+        is_one = len(view.spot) < 2
+        self.gone = self.losses if is_one else np.stack([self._draw(view.together, slot, plays) for slot in (2, 3)])
         self.work_h = np.full(plays, size.work_h)
         self.place = np.full(plays, _place(view))
         self.is_up = np.full(plays, size.is_up)
@@ -97,11 +105,10 @@ class _Plays:
         self.now_h = 0.0
 
     def _draw(self, seen: Tally, slot: int, plays: int) -> Many:
-        weight = PRIOR_ENDS[slot]
-        found: Many = self.random.gamma(
-            seen.ends[slot] + weight, 1.0 / (seen.hours[slot] + weight / PRIOR_PER_H[slot]), plays
-        )
-        return np.maximum(found * seen.daily[slot // 2], 1e-3)
+        """The mean is that of odds.py; how far they scatter depends on how many ends count."""
+        count = (seen.ends[slot] + PRIOR_ENDS[slot]) * _COUNTS[slot]
+        found: Many = self.random.gamma(count, seen.rate_per_h(slot) / count, plays)
+        return np.maximum(found, 1e-3)
 
     def run(self) -> None:
         self.finish_h[self.work_h <= 0.0] = 0.0
@@ -149,15 +156,18 @@ class _Plays:
         self.warming_h = self.warming_h - warm_h
 
     def _change(self) -> None:
-        """Spells end, or grow older."""
-        old = (self.age_h >= YOUNG_H).astype(int)
-        which = np.arange(len(old))
-        rate = np.where(self.is_up, self.losses[old, which], self.rates[old, which])
-        ends = self.random.random(len(old)) < 1.0 - np.exp(-rate * self.step_h)
-        moves = ends & self.is_up & (self.random.random(len(old)) < self.other)
-        self.place = np.where(ends & self.is_up & (self.place == _SPOT), _NOTHING, self.place)
-        self.is_up = np.where(moves, True, self.is_up ^ ends)
-        self.age_h = np.where(moves, YOUNG_H, np.where(ends, 0.0, self.age_h + self.step_h))
+        """Spells end, or grow older. A machine that is lost more often than all are gone is lost to another market."""
+        old, which = (self.age_h >= YOUNG_H).astype(int), np.arange(len(self.age_h))
+        gone = self.gone[old, which]
+        ends = self._happens(np.where(self.is_up, gone, self.rates[old, which]))
+        moves = self._happens(np.maximum(self.losses[old, which] - gone, 0.0))
+        self.place = np.where((ends | moves) & self.is_up & (self.place == _SPOT), _NOTHING, self.place)
+        self.is_up = self.is_up ^ ends
+        self.age_h = np.where(ends, 0.0, self.age_h + self.step_h)
+
+    def _happens(self, rate_per_h: Many) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = self.random.random(len(rate_per_h)) < 1.0 - np.exp(-rate_per_h * self.step_h)
+        return found
 
 
 def _place(view: ContractView) -> int:

@@ -45,7 +45,6 @@ class ContractView:
     spot: tuple[SpotMarket, ...] = ()
     together: Tally = NEVER  # of all spot markets as one: is there a machine anywhere?
     together_age_h: float = 1e9
-    others: tuple[float, ...] = ()  # losses that were seen, and those with another market open
     running: Running | None = None
     speeds: tuple[float, ...] = (1.0,)
     reaction_s: float | None = None  # time from a loss until it is seen; None: a tick

@@ -9,17 +9,12 @@ from tradewind.autoscaler.sightings import Spells
 
 
 def watch_of(keys: Iterable[str], spells: Mapping[str, Spells], now_s: float) -> Watch:
-    """What is believed of these markets together. There is none anywhere only where all are known to have none; a loss
-    is counted where it is known whether another market had some."""
+    """What is believed of these markets together. There is none anywhere only where all are known to have none."""
     watch = Watch(list(keys))
     known: dict[str, bool | None] = dict.fromkeys(watch.markets)
     for at_s, key, state in _told(known, spells, now_s):
-        was_up, known[key] = known[key], state
+        known[key] = state
         _look(watch.markets[key], at_s, state)
-        others = [known[name] for name in known if name != key]
-        if was_up and state is False and None not in others:
-            watch.lost += 1
-            watch.held += any(others)
         any_up = any(known.values())
         _look(watch.any, at_s, True if any_up else None if None in known.values() else False)
     return watch

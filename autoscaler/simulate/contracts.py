@@ -158,7 +158,6 @@ class Contracts:
             spot=tuple(self._offered(place, run, now_s) for place in self.spot),
             together=watch.any.tally,
             together_age_h=watch.any.age_h(now_s),
-            others=watch.others,
             running=self._where(run, now_s),
             speeds=self.speeds,
             reaction_s=self.tick_s,

@@ -25,19 +25,22 @@ class Said:
 
 @dataclass(slots=True)
 class Asking:
-    """Ours, asked at the start and when half of the work is done. One budget a time, so that no job counts double."""
+    """Ours, asked for several budgets at the start, and again when half of the work is done. Answers of one job are
+    not independent: a table needs many jobs, whatever the number of answers."""
 
     ours: Ours
-    number: int
     said: list[Said] = field(default_factory=list)
+    asked: int = 0
 
     def __call__(self, sight: Sight) -> int:
         place = self.ours(sight)
-        if len(self.said) < 2 and sight.work_left_s <= self.ours.task.work_s * (1.0 - 0.5 * len(self.said)):
+        if self.asked < 2 and sight.work_left_s <= self.ours.task.work_s * (1.0 - 0.5 * self.asked):
+            self.asked += 1
             view = self.ours.view(sight)
-            budget_uusd = outlook(view, PLAYS).cost_uusd * FACTORS[(self.number + 3 * len(self.said)) % len(FACTORS)]
-            chance = chances(view, [budget_uusd], PLAYS, seed=1)[0]
-            self.said.append(Said(chance, sight.spent + budget_uusd / USD * 3600.0))
+            expected_uusd = outlook(view, PLAYS).cost_uusd
+            budgets_uusd = [expected_uusd * factor for factor in FACTORS]
+            for chance, budget_uusd in zip(chances(view, budgets_uusd, PLAYS, seed=1), budgets_uusd, strict=True):
+                self.said.append(Said(chance, sight.spent + budget_uusd / USD * 3600.0))
         return place
 
     def outcomes(self, run: Run) -> list[tuple[float, bool]]:

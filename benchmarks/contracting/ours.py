@@ -51,7 +51,6 @@ class Ours:
             spot=markets,
             together=watch.any.tally,
             together_age_h=watch.any.age_h(sight.elapsed_s),
-            others=watch.others,
             running=running,
             reaction_s=0.0,  # in a trace, machines are lost between ticks
         )

@@ -162,3 +162,15 @@ def test_the_table_of_calibration(bench: Any) -> None:
     assert error == pytest.approx(0.0)
     _, error = bench.calibration.table([(0.9, False)] * 10)
     assert error == pytest.approx(0.9)
+
+
+def test_several_budgets_are_asked_for_at_the_start_and_in_the_middle(bench: Any) -> None:
+    job = task(bench, work_s=6 * 3600.0, deadline_s=9 * 3600.0, restart_s=300.0, gap_s=600.0)
+    asking = bench.calibration.Asking(bench.ours.Ours(job))
+    run = bench.world.play(job, random_flags(3, 1, 54), asking)
+    number = len(bench.calibration.FACTORS)
+    answers = asking.outcomes(run)
+    assert len(answers) == 2 * number
+    for half in (answers[:number], answers[number:]):
+        assert half == sorted(half)  # more money: kept with a higher chance, and kept if less would have done
+        assert half[0][0] < half[-1][0]

@@ -72,7 +72,6 @@ def _view(
         deadline_at_s=deadline_s,
         spot=spot,
         together=tally,
-        others=(0.0, 0.0),
         running=running,
         speeds=case.speeds,
         reaction_s=None if case.is_sudden else 0.0,

@@ -98,18 +98,45 @@ def test_rates_start_from_the_prior_and_follow_what_was_seen() -> None:
     assert much.rate_per_h(3) == pytest.approx(5.0, rel=0.1)
 
 
-def test_losses_that_met_an_open_market_are_counted() -> None:
+def test_all_markets_as_one_are_gone_only_when_each_is() -> None:
     watch = Watch(["a", "b"])
     for at_s, flags in ((0, (True, True)), (1, (False, True)), (2, (False, False)), (3, (True, False))):
         watch.see(float(at_s), flags)
-    assert watch.others == (2.0, 1.0)
-    assert Watch(["a"]).others == ()
+    assert [sum(each.tally.ends) for each in watch.markets.values()] == pytest.approx([2.0, 1.0], rel=1e-3)
+    assert sum(watch.any.tally.ends) == pytest.approx(2.0, rel=1e-3)  # once gone, once back
+    assert watch.any.is_up
+
+
+def test_all_markets_are_gone_as_often_as_was_seen() -> None:
+    """Not as often as the markets would be by chance: they may be scarce together."""
+    restless = Tally((0.0, 0.0, 100.0, 1000.0), (0.0, 0.0, 400.0, 1000.0))
     never_gone = Tally((0.0, 0.0, 0.0, 1000.0))
-    assert odds_of(never_gone, Tally(), (1000.0, 950.0)).other == pytest.approx(0.9)
-    assert odds_of(never_gone, Tally(), (100.0, 100.0)).other < 1.0  # what never happened may happen
-    often_gone = Tally((0.0, 0.0, 0.0, 1000.0), (0.0, 0.0, 0.0, 150.0))
-    assert odds_of(often_gone, Tally(), (9000.0, 8900.0)).other < 0.3  # whatever the restless markets do
-    assert odds_of(Tally(), Tally(), (0.0, 0.0), 2).other < odds_of(Tally(), Tally(), (0.0, 0.0), 5).other < 1.0
+    often_gone = Tally((0.0, 0.0, 0.0, 1000.0), (0.0, 0.0, 0.0, 500.0))
+    calm, hard = odds_of(never_gone, restless, 3), odds_of(often_gone, restless, 3)
+    assert calm.loss_per_h == hard.loss_per_h == (4.0, 1.0)
+    assert calm.gone_per_h is not None
+    assert calm.gone_per_h[1] < 0.01
+    assert hard.gone_per_h is not None
+    assert hard.gone_per_h[1] == 0.5
+    assert odds_of(often_gone, restless).gone_per_h is None  # one market: each loss is one of all
+
+
+def test_a_market_is_not_calmer_than_all_together() -> None:
+    """Of one that has been there for some hours little is known."""
+    often_gone = Tally((0.0, 0.0, 0.0, 1000.0), (0.0, 0.0, 0.0, 500.0))
+    assert odds_of(often_gone, Tally((0.0, 0.0, 0.0, 50.0)), 3).loss_per_h[1] == 0.5
+
+
+def test_other_markets_are_worth_something_and_less_when_they_are_scarce_together() -> None:
+    def cost_h(gone: tuple[float, float]) -> float:
+        table = solve(Terms(Odds((1.0, 0.3), (1.0, 0.4), gone), 0.3, 0.1, 48.0, 12.0))
+        return table.at(table.spot, True, 40.0, 6.0)
+
+    costs = [cost_h(gone) for gone in ((0.1, 0.01), (0.5, 0.1), (0.8, 0.3), (1.0, 0.4))]
+    assert costs == sorted(costs)
+    assert costs[0] < 0.8 * costs[-1]
+    alone = solve(Terms(Odds((1.0, 0.3), (1.0, 0.4)), 0.3, 0.1, 48.0, 12.0))
+    assert costs[-1] == pytest.approx(alone.at(alone.spot, True, 40.0, 6.0))
 
 
 def test_costs_fall_with_slack_and_lie_between_spot_and_on_demand() -> None:
@@ -146,6 +173,29 @@ def test_the_table_and_the_plays_agree(work_h: float, slack_h: float, restart_h:
     )
     expected = decide(asked).choice.cost_uusd
     assert outlook(asked, plays=150).cost_uusd == pytest.approx(expected, rel=0.15)
+
+
+@pytest.mark.parametrize("gone", [20.0, 100.0])
+def test_the_table_and_the_plays_agree_with_several_markets(gone: float) -> None:
+    hours = (1000.0,) * 4
+    each, all_of_them = Tally(hours, (1000.0, 350.0, 1000.0, 180.0)), Tally(hours, (1000.0, 350.0, 500.0, gone))
+    spot = tuple(SpotMarket(key, 300_000, True, seen=each) for key in "abc")
+    asked = view(60.0, spot=spot, together=all_of_them, on_demand_refusal=0.0)
+    expected = decide(asked).choice.cost_uusd
+    assert outlook(asked, plays=150).cost_uusd == pytest.approx(expected, rel=0.15)
+
+
+def test_outages_of_other_days_may_be_longer() -> None:
+    """Ten outages of two hours do not make sure that the next ones are no longer; thousands do. If ten counted as in a
+    Poisson process, the high end would lie within 1 %."""
+
+    def high_uusd(outages: float) -> int:
+        seen = Tally((4000.0, 2.0 * outages, 4000.0, 4000.0), (4800.0, outages, 4000.0, 1000.0))
+        return outlook(
+            view(100.0, spot=(SpotMarket("spot", 300_000, True, seen=seen),), together=seen)
+        ).cost_range_uusd[1]
+
+    assert high_uusd(10.0) > 1.08 * high_uusd(4000.0)
 
 
 def test_it_is_a_function_of_the_view() -> None:
@@ -227,7 +277,7 @@ def test_of_equal_prices_the_market_that_is_lost_less_often() -> None:
     calm, wild = Tally((0.0, 0.0, 10.0, 90.0), (0.0,) * 4), Tally((0.0, 0.0, 10.0, 90.0), (0.0, 0.0, 30.0, 90.0))
     found = (SpotMarket("wild", 300_000, True, 9.0, wild), SpotMarket("calm", 300_000, True, 5.0, calm))
     many = tuple(SpotMarket(f"wild-{number}", 300_000, True, 9.0, wild) for number in range(20))
-    assert decide(view(60.0, spot=(*many, *found), others=(0.0, 0.0))).key == "calm"
+    assert decide(view(60.0, spot=(*many, *found))).key == "calm"
 
 
 def test_who_is_on_spot_moves_for_a_lower_price_alone() -> None:
@@ -236,14 +286,14 @@ def test_who_is_on_spot_moves_for_a_lower_price_alone() -> None:
 
     def key(price_uusd: int) -> str:
         spot = (SpotMarket("wild", 300_000, True, 9.0, wild), SpotMarket("calm", price_uusd, True, 9.0, calm))
-        return decide(view(60.0, spot=spot, others=(9.0, 9.0), running=Running("wild", Capacity.SPOT))).key
+        return decide(view(60.0, spot=spot, running=Running("wild", Capacity.SPOT))).key
 
     assert [key(300_000), key(150_000)] == ["wild", "calm"]
 
 
 def test_the_cheaper_of_two_open_markets() -> None:
     both = (SpotMarket("dear", 500_000, True), SpotMarket("cheap", 300_000, True))
-    assert decide(view(60.0, spot=both, others=(0.0, 0.0))).key == "cheap"
+    assert decide(view(60.0, spot=both)).key == "cheap"
 
 
 def test_a_spent_budget_and_done_work_end_it() -> None:
