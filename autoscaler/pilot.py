@@ -3,7 +3,8 @@ the last decisions: a course is set anew after `contract_tick_s`, or as soon as 
 
 A course becomes a `Steer`: how many workers the job may have, labels that offers for it must have (they go into its
 wish, so that all of packing and the limits hold to them), nodes that it is to leave, or nothing at all while it waits.
-A job of which too little is known is free: it runs as fast as one without a contract, on demand if need be.
+A job with a deadline of which too little is known starts on demand, as fast as it can; its steps will tell more. One
+that is in no need of a course is free: it runs as one without a contract.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from tradewind.autoscaler.contract.live import Case, case_of
 from tradewind.autoscaler.contract.view import Choice, ContractDecision, ContractView
 from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.autoscaler.moves import Holders, works
+from tradewind.autoscaler.packing_reasons import copies_on
 from tradewind.autoscaler.packing_stock import why_closed
+from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.steer import Steer
 from tradewind.autoscaler.view import NodeView, View
 from tradewind.model import (
@@ -34,6 +37,7 @@ from tradewind.units import format_duration, format_usd
 _PLACE = (LABEL_MARKET_TYPE, LABEL_CLOUD, LABEL_ZONE, LABEL_INSTANCE_TYPE)
 WAITING = "waits for spot, as its contract says; `tradewind why job` tells more"
 _FREE = "as without a contract"
+_SAFE = "on demand, as fast as it can"
 _GAIN = 0.1  # of the cost to the end: what a move must bring
 _SPARE = 3.0  # restarts for which there must be slack before on-demand is left; two are what the policy asks for
 
@@ -113,6 +117,8 @@ def _sign(job: JobRecord, wish: Wish, most: int, view: View, fleet: FleetState) 
 
 def course_of(case: Case, view: View) -> Course:
     """The decision for one job, and what it means for the loop."""
+    if case.contract is None and _must_be_safe(case, view):
+        return Course(case, _safe(case))
     if case.contract is None or not _is_bound(case.contract):
         why = case.unknown or "its budget pays for on-demand to the end"
         return Course(case, Steer(case.job.job_id, _FREE, why, is_free=True))
@@ -120,6 +126,23 @@ def course_of(case: Case, view: View) -> Course:
         return Course(case, _ending(case, why))
     decision = _decided(case, case.contract, view)
     return Course(case, _steer(case, case.contract, decision, view), decision)
+
+
+def _must_be_safe(case: Case, view: View) -> bool:
+    """There is a deadline, and perhaps no slack at all: a machine that may be taken is too much of a risk. What is on
+    spot is left there, and where on-demand is out of stock anything is better than nothing."""
+    is_on_spot = any(node.requested.offer.market.capacity is Capacity.SPOT for node in case.here)
+    if case.job.spec.contract.deadline_at_s is None or is_on_spot:
+        return False
+    shape = Shape.of(case.wish.resources, case.wish.labels)
+    dear = (offer for offer in view.offers if offer.market.capacity is Capacity.ON_DEMAND)
+    return any(copies_on(offer, shape, view) and not why_closed(offer, view) for offer in dear)
+
+
+def _safe(case: Case) -> Steer:
+    labels = {LABEL_MARKET_TYPE: str(Capacity.ON_DEMAND)}
+    why = f"{case.unknown}; so it starts where no machine is taken away"
+    return Steer(case.job.job_id, _SAFE, why, workers=case.wish.max_workers, labels=labels, is_urgent=True)
 
 
 def _why_over(contract: ContractView) -> str:

@@ -129,7 +129,7 @@ def test_without_a_contract_nothing_is_decided_and_nothing_changes() -> None:
 
 def test_what_is_not_known_costs_money_and_no_deadline() -> None:
     v = voyage(deadline_h=1.5, stated_h=None, closed={SPOT.market.key: [(0.0, 9 * H)]}, reports=False).run(2 * H)
-    assert v.choices == ["as without a contract"]
+    assert v.choices == ["on demand, as fast as it can"]
     assert "not known" in v.decisions[0].reason
     assert v.ended_s is not None
     assert v.ended_s <= 1.5 * H
@@ -137,7 +137,7 @@ def test_what_is_not_known_costs_money_and_no_deadline() -> None:
 
 def test_its_steps_tell_what_nobody_said() -> None:
     v = voyage(deadline_h=4.0, stated_h=None, closed=DRY).run(4 * H)
-    assert v.choices[0] == "as without a contract"
+    assert v.choices[0] == "on demand, as fast as it can"
     assert SPOT_X1 in v.choices
     assert v.ended_s is not None
 
