@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 UNKNOWN_BLOCK_S = 600.0
 _SECRETS = "CreateSecret PutSecretValue GetSecretValue DeleteSecret RestoreSecret ListSecrets"
+DENIED = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")  # who asks is known, and may not
+CREDENTIALS = "give credentials that are valid: `aws configure`, `aws sso login`, AWS_PROFILE, or an instance profile"
+
 _SERVICES = {
     "GetCallerIdentity": "sts",
     "GetServiceQuota": "servicequotas",
@@ -173,7 +176,9 @@ def from_code(code: str, message: str, status: int, operation: str, region: str)
     hint = meaning.hint
     if meaning.error is AuthError and not hint:
         permission = f"{_SERVICES.get(operation, 'ec2')}:{operation}"
-        hint = f"valid credentials with the permission {permission} are needed: `tradewind doctor --cloud aws`"
+        hint = (
+            f"the permission {permission} is needed: `tradewind doctor --cloud aws`" if code in DENIED else CREDENTIALS
+        )
     return meaning.error(said, hint, cloud="aws", code=code, scope=meaning.scope, block_s=meaning.block_s)
 
 
@@ -208,7 +213,7 @@ def _not_sent(error: Exception, operation: str, region: str) -> ProviderError:
     """What the SDK finds wrong before it sends is nearly always about credentials."""
     name = type(error).__name__
     if any(word in name for word in ("Credential", "Token", "SSO", "Login", "Profile")):
-        hint = "give credentials: `aws configure`, AWS_PROFILE, or an instance profile"
+        hint = CREDENTIALS
         return AuthError(f"{region}: {operation}: {error}", hint, cloud="aws", code=name)
     logger.error("the AWS SDK fails in %s in %s: %s: %s", operation, region, name, error)
     return InvalidRequest(f"{region}: {operation}: {error}", cloud="aws", code=name, block_s=UNKNOWN_BLOCK_S)

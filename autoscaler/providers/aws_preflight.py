@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from tradewind.autoscaler.providers.aws_clients import Clients
-from tradewind.autoscaler.providers.aws_errors import translated
+from tradewind.autoscaler.providers.aws_errors import DENIED, translated
 from tradewind.autoscaler.providers.aws_requests import run_arguments
 from tradewind.autoscaler.providers.aws_settings import CLOUD, AwsRegion, AwsSettings
 from tradewind.autoscaler.providers.base import Check, LaunchSpec
@@ -28,7 +28,6 @@ _QUOTAS = {
 }
 
 
-_DENIED = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
 _POLICY = "attach the controller's policy (cluster-configs/iam) to this identity"
 
 
@@ -91,7 +90,7 @@ def _checked(name: str, ask: Callable[[], Check], mend: str) -> Check:
     try:
         return ask()
     except AuthError as error:
-        more = _POLICY if error.code in _DENIED else mend
+        more = _POLICY if error.code in DENIED else mend
         return Check(name, False, error.message, f"{error.hint}; {more}")
     except (Transient, Throttled) as error:
         return Check(name, False, error.message, "AWS does not answer: check the network, or aws.endpoint_url")
