@@ -172,8 +172,15 @@ class GangPlaces:
             slots = np.concatenate([slots, np.arange(first, len(self._rooms))])
             copies = np.concatenate([copies, self._rooms.copies(shape, first)])
         found = slots[rows.slots]
-        self._give_back(max(before, int(found.max(initial=-1)) + 1))
+        self._give_back(self._end_of_node(max(before, int(found.max(initial=-1)) + 1)))
         return found
+
+    def _end_of_node(self, length: int) -> int:
+        """A slice is bought whole: its other hosts are room, too, though nothing lies there yet."""
+        slots = self._rooms.slots
+        while 0 < length < len(slots) and slots[length].name == slots[length - 1].name:
+            length += 1
+        return length
 
     # --- where ------------------------------------------------------------------------------------------------
 

@@ -60,6 +60,16 @@ def test_what_only_the_first_host_can_have_buys_no_second_slice_in_whatever_orde
         assert bought(view_of([TWO], replace(demand, constraints=(Need(HOST, 2, "request_resources"),)))) == [TWO]
 
 
+def test_a_slice_that_is_reserved_by_its_head_has_room_on_all_hosts() -> None:
+    """As JaxTrainer asks: a reservation, and `request_resources` for each of its workers."""
+    demand = Demand(gangs=(Gang("g", Strategy.PACK, (head("v4-16"),)),))
+    for count, slices in ((1, 1), (2, 1), (3, 2)):
+        wanted = replace(demand, constraints=(Need(HOST, count, "request_resources"),))
+        assert bought(view_of([TWO], wanted)) == [TWO] * slices
+        caps = [Cap("one", lambda _: True, max_nodes=1)]
+        assert len(make_plan(view_of([TWO], wanted), policies=(Buy(caps=caps),)).launches) == 1
+
+
 def test_a_slice_may_be_asked_for_by_its_topology() -> None:
     shape = Shape.of({"TPU": 4}, {LABEL_TPU_TOPOLOGY: "2x2x4"})
     assert bought(view_of([ONE, TWO, FOUR], Demand(gangs=(Gang("g", Strategy.SPREAD, (shape,) * 4),)))) == [FOUR]
