@@ -58,7 +58,7 @@ def case_of(
     work = work_of(job, pace, wish, most)
     if work is None:
         return Case(job, wish, here, unknown=_why_unknown(job))
-    replicas = max(1, _replicas(job, wish, here) or wish.min_replicas)
+    replicas = max(1, _replicas(job, wish, here), wish.min_replicas)  # fewer, while a node goes, are no size to run at
     priced = _fitting(wish, replicas, pace.accelerator if pace else "", view)
     dear = _on_demand(priced, here)
     if dear is None:

@@ -142,6 +142,18 @@ def test_its_steps_tell_what_nobody_said() -> None:
     assert v.ended_s is not None
 
 
+def test_half_of_its_nodes_are_taken_with_notice_and_it_stays_on_spot() -> None:
+    """For a moment it has fewer workers than it can run with: that is no size by which a restart could be reckoned."""
+    v = Voyage(2.0, Contract(deadline_at_s=6 * H, work_s=2 * H), workers=(2, 4)).run(600)
+    assert v.markets() == {SPOT.market.key}
+    held = sorted(v.world.fleet.jobs[JOB].holdings)
+    assert len(held) >= 2
+    v.cloud.preempt(held[0], notice_s=60)
+    v.run(1200)
+    assert DEAR.market.key not in bought(v)
+    assert all(choice.startswith(SPOT.market.key) for choice in v.choices)
+
+
 def test_a_job_that_cannot_move_is_not_moved() -> None:
     v = voyage(deadline_h=1.09, work_h=1.0, stated_h=0.5, can_move=False).run(2 * H)
     assert bought(v) == [SPOT.market.key]
