@@ -8,6 +8,7 @@ from tradewind.cost.books import NodeBook, NodeCost
 from tradewind.cost.history import NodeHistory, PriceHistory
 from tradewind.cost.labels import Label
 from tradewind.cost.settle import LABELS, on_demand_price
+from tradewind.events import EnergyMeasured
 from tradewind.model import EndReason, Offer
 
 
@@ -41,6 +42,7 @@ class NodeAccount:
     on_demand_uusd: int | None  # None: the on-demand price is unknown
     unpriced_ms: int
     entries: tuple[Entry, ...]
+    energy: tuple[EnergyMeasured, ...] = ()  # what its hosts have measured
 
     @property
     def accelerators(self) -> float:
@@ -93,6 +95,7 @@ def account_of(book: NodeBook, prices: PriceHistory, now_ms: int) -> NodeAccount
         on_demand_uusd=sum(entry.on_demand_uusd for entry in entries) if listed else None,
         unpriced_ms=_unpriced_ms(node, prices, launched_ms, until_ms),
         entries=entries,
+        energy=tuple(node.energy.values()) if node.energy else (),
     )
 
 

@@ -32,12 +32,13 @@ class Known(StrEnum):
     """How a figure is known."""
 
     MEASURED = "measured"
+    PARTLY = "partly measured"  # of some devices, or of some nodes
     ESTIMATED = "estimated"
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What ran for some time in one place: all hosts alike. `watts` where it was measured, of one host in all."""
+    """What ran for some time in one place: all hosts alike. Measured watts are of one host."""
 
     cloud: str
     region: str
@@ -48,7 +49,8 @@ class Use:
     vcpus: float = 0.0
     memory_gib: float = 0.0
     utilisation: float = 0.5  # 0 to 1, of what it has
-    watts: float | None = None
+    card_watts: float | None = None  # of its cards together, as measured
+    processor_watts: float | None = None  # of its cores and memory, as measured
     g_per_kwh: float | None = None  # of the hours in which it ran; None: the region's mean
 
 
@@ -76,14 +78,13 @@ def kwh(hours: float, devices: float, watts: float, pue: float) -> float:
 def footprint(use: Use) -> Footprint:
     facts = load()
     pue = facts.pue(use.cloud)
-    watts = estimated_watts(use) if use.watts is None else use.watts
-    energy_kwh = kwh(use.hours, use.hosts, watts, pue)
+    energy_kwh = kwh(use.hours, use.hosts, watts_of(use), pue)
     intensity = facts.g_per_kwh(use.cloud, use.region) if use.g_per_kwh is None else use.g_per_kwh
     return Footprint(
         kwh=energy_kwh,
         operational_g=None if intensity is None else energy_kwh * intensity,
         embodied_g=embodied_g(use),
-        known=Known.ESTIMATED if use.watts is None else Known.MEASURED,
+        known=_known(use),
         pue=pue,
     )
 
@@ -100,19 +101,40 @@ def added(footprints: Iterable[Footprint]) -> Footprint | None:
         kwh=total_kwh,
         operational_g=None if None in operational else sum(grams for grams in operational if grams is not None),
         embodied_g=sum(one.embodied_g for one in each),
-        known=Known.MEASURED if all(one.known is Known.MEASURED for one in each) else Known.ESTIMATED,
+        known=each[0].known if len({one.known for one in each}) == 1 else Known.PARTLY,
         pue=sum(one.pue * (one.kwh if total_kwh else 1.0) for one in each) / weights,
     )
 
 
-def estimated_watts(use: Use) -> float:
-    """Of one host: cards, cores and memory. A card of unknown wattage counts as a middling one."""
+def watts_of(use: Use) -> float:
+    """Of one host: measured where it was, otherwise estimated."""
+    cards = estimated_card_watts(use) if use.card_watts is None else use.card_watts
+    return cards + (estimated_processor_watts(use) if use.processor_watts is None else use.processor_watts)
+
+
+def _known(use: Use) -> Known:
+    measured = [use.processor_watts is not None, *([use.card_watts is not None] if use.accelerators else [])]
+    if all(measured):
+        return Known.MEASURED
+    return Known.PARTLY if any(measured) else Known.ESTIMATED
+
+
+def estimated_card_watts(use: Use) -> float:
+    """A card of unknown wattage counts as a middling one."""
+    card = load().watts(use.accelerator) if use.accelerator else 0.0
+    return use.accelerators * card * (IDLE_SHARE + (1.0 - IDLE_SHARE) * _utilisation(use))
+
+
+def estimated_processor_watts(use: Use) -> float:
+    """Cores and memory."""
+    cores = use.vcpus * (VCPU_IDLE_W + (VCPU_BUSY_W - VCPU_IDLE_W) * _utilisation(use))
+    return cores + use.memory_gib * WATTS_PER_GIB
+
+
+def _utilisation(use: Use) -> float:
     if not 0.0 <= use.utilisation <= 1.0:
         raise ValueError(f"utilisation is between 0 and 1, not {use.utilisation}")
-    card = load().watts(use.accelerator) if use.accelerator else 0.0
-    cards = use.accelerators * card * (IDLE_SHARE + (1.0 - IDLE_SHARE) * use.utilisation)
-    cores = use.vcpus * (VCPU_IDLE_W + (VCPU_BUSY_W - VCPU_IDLE_W) * use.utilisation)
-    return cards + cores + use.memory_gib * WATTS_PER_GIB
+    return use.utilisation
 
 
 def embodied_g(use: Use) -> float:

@@ -1,7 +1,7 @@
 """What this machine really takes: NVML's energy counters of its cards, RAPL's of its processors. The edge of energy.py.
 
-Both count joules since some moment, so power is a difference of two readings. A machine that has neither (most virtual
-ones hide RAPL) is told apart: then there is no meter, and energy.py estimates. The memory of the host is in RAPL's
+Both count joules since some moment, so what a node took is a difference of two readings (node/power.py tells them).
+Most virtual machines hide RAPL: what has no counter stays an estimate of energy.py. The memory of the host is in RAPL's
 package counters on some processors only, so a measured figure is rather too low than too high.
 """
 
@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 POWERCAP = Path("/sys/class/powercap")
+FIRST_TOLD_S = 60.0  # shorter readings say little
 
 
 class Counter(Protocol):
@@ -52,22 +54,57 @@ class NvmlCounter:
         return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a machine has taken since its meter began. None: there is nothing to measure these by."""
+
+    seconds: float
+    card_joules: float | None
+    processor_joules: float | None
+
+
 class EnergyMeter:
-    """Watts of all counters together, since the last question."""
+    """Cards and processors apart: most virtual machines tell of their cards alone."""
 
-    def __init__(self, counters: Sequence[Counter], clock: Callable[[], float] = time.monotonic) -> None:
-        self.counters, self._clock = tuple(counters), clock
-        self._last = (clock(), self._joules())
+    def __init__(
+        self, cards: Sequence[Counter], processors: Sequence[Counter], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock, self._began_s = clock, clock()
+        self._cards, self._processors = (_Sum(counters) for counters in (cards, processors))
 
-    def watts(self) -> float | None:
-        """None where no time has passed, or there is nothing to measure by."""
-        now = (self._clock(), self._joules())
-        (before_s, before_j), self._last = self._last, now
-        passed_s = now[0] - before_s
-        return (now[1] - before_j) / passed_s if self.counters and passed_s > 0 else None
+    def __bool__(self) -> bool:
+        """Is there anything to measure by?"""
+        return bool(self._cards.counters or self._processors.counters)
 
-    def _joules(self) -> float:
-        return sum(counter.joules() for counter in self.counters)
+    def read(self) -> Reading:
+        return Reading(self._clock() - self._began_s, self._cards.joules(), self._processors.joules())
+
+
+class _Sum:
+    """Of some counters, from now on. One that falls has begun anew (a driver was loaded again)."""
+
+    def __init__(self, counters: Sequence[Counter]) -> None:
+        self.counters = tuple(counters)
+        self._last = [counter.joules() for counter in self.counters]
+        self._total_j = 0.0
+
+    def joules(self) -> float | None:
+        now = [counter.joules() for counter in self.counters]
+        risen = (after - before if after >= before else after for before, after in zip(self._last, now, strict=True))
+        self._total_j += sum(risen)
+        self._last = now
+        return self._total_j if self.counters else None
+
+
+def meter_here() -> EnergyMeter:
+    """Of this machine. Without counters it is false, and there is nothing to read."""
+    return EnergyMeter(nvml_counters(), rapl_counters())
+
+
+def is_news(told_s: float | None, seconds: float) -> bool:
+    """Whether a reading is worth telling, after one of so many seconds. What counts is the mean of a node's life, which
+    changes ever more slowly: a month is told by some thirty readings."""
+    return seconds >= FIRST_TOLD_S and (told_s is None or seconds >= told_s * 1.25)
 
 
 def rapl_counters(root: Path = POWERCAP) -> list[Counter]:

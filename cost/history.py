@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tradewind.events import EnergyMeasured
 from tradewind.model import EndReason, Offer, Role
 
 WHOLE_PPM = 1_000_000  # shares of a node are counted in millionths, so that they stay whole numbers
@@ -69,6 +70,7 @@ class NodeHistory:
     bought_for: tuple[str, ...] = ()  # jobs
     refused: bool = False  # by its cloud: it will never be there
     changes: list[tuple[int, str, Held | None]] = field(default_factory=list)  # (at, job, holds from then on)
+    energy: dict[str, EnergyMeasured] | None = None  # the longest reading of each host that has a meter
 
     def hold(self, at_ms: int, job_id: str, resources: Mapping[str, float]) -> None:
         change = (at_ms, job_id, held_of(self.offer, resources))
@@ -76,6 +78,11 @@ class NodeHistory:
             self.changes.insert(bisect_right(self.changes, at_ms, key=lambda known: known[0]), change)
         else:
             self.changes.append(change)
+
+    def measure(self, reading: EnergyMeasured) -> None:
+        known = self.energy = {} if self.energy is None else self.energy
+        if reading.host not in known or reading.seconds >= known[reading.host].seconds:
+            known[reading.host] = reading
 
     @property
     def first_held_ms(self) -> int | None:

@@ -24,6 +24,7 @@ from tradewind.events import (
     CheckpointCommitted,
     ControllerStarted,
     DecisionRecorded,
+    EnergyMeasured,
     HoldingChanged,
     JobStateChanged,
     JobSubmitted,
@@ -202,6 +203,12 @@ class Ledger:
         had_joined = joined_ms is not None and joined_ms <= node.ended_ms  # else it never booted, but failed
         self._books.heard_of_node(event.launch_id, node.ended_ms if had_joined and known_ms is None else 0)
 
+    def _measured(self, event: EnergyMeasured) -> None:
+        node = self.nodes.get(event.launch_id)
+        if node is not None:  # a node that nobody launched is on no receipt
+            node.measure(event)
+            self._closed.pop(event.launch_id, None)
+
     def _priced(self, event: PriceChanged) -> None:
         prices = self.prices.get(event.market)
         if prices is None:
@@ -288,6 +295,7 @@ _HANDLERS: dict[type, Callable[[Ledger, Any], None]] = {
     NodeJoined: Ledger._joined,
     NoticeReceived: Ledger._noticed,
     NodeGone: Ledger._gone,
+    EnergyMeasured: Ledger._measured,
     PriceChanged: Ledger._priced,
     JobSubmitted: Ledger._submitted,
     BudgetChanged: Ledger._budgeted,

@@ -160,6 +160,19 @@ class NodeGone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyMeasured:
+    """What one host of a node took in its first `seconds`, by its own counters. A longer one replaces a shorter one."""
+
+    at_s: float
+    launch_id: str
+    seconds: float
+    card_joules: float | None = None  # None: its cards have no counter, or it has none
+    processor_joules: float | None = None
+    host: str = ""  # which one, of a slice
+    kind: Literal["energy_measured"] = "energy_measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PriceChanged:
     at_s: float
     market: str  # Market.key
@@ -306,6 +319,7 @@ AnyEvent = (
     | DrainRefused
     | TerminateRequested
     | NodeGone
+    | EnergyMeasured
     | PriceChanged
     | JobSubmitted
     | JobPlaced

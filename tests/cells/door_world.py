@@ -22,7 +22,10 @@ from tradewind.cells.dial import CellAgent
 from tradewind.cells.door import Lodging, create_door
 from tradewind.cells.line import Line
 from tradewind.cells.remote import RemoteCoordinators, RemoteJobs, RemoteRay
+from tradewind.certificates import Authority
 from tradewind.fake_cell import FakeCoordinators, FakeJobs
+from tradewind.node.join_desk import JoinDesk
+from tradewind.node.versions import Versions
 from tradewind.server import RunningServer, Tls, serve
 
 TOKEN = "agent-token"
@@ -88,6 +91,7 @@ class DoorWorld:
         self.clock = FakeClock(1_000_000.0)
         self.cloud = FakeCloud(self.clock, [OFFER])
         self.ray, self.jobs, self.coordinators = FakeRay(self.clock, [self.cloud]), FakeJobs(), FakeCoordinators()
+        self.desk = JoinDesk(Authority.make("cell", time.time()), Versions("0", "0", "0", "0"), time.time)
         self.callers: list[Caller] = []
         self.port = 0
         self.open()
@@ -117,6 +121,7 @@ class DoorWorld:
             self.ray,
             self.jobs,
             self.coordinators,
+            desk=self.desk,
             folders=self.folder / "fetched",
             poll_s=0.5,
         )

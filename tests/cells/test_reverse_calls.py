@@ -21,6 +21,7 @@ from tradewind.cells.line import Dismissed, Line, UnknownSession
 from tradewind.errors import Conflict, RayError
 from tradewind.events import PhaseChanged, decode
 from tradewind.model import LABEL_LAUNCH_ID, Phase, Target
+from tradewind.node.join_desk import BootReport, EnergyReport
 
 GPU = {"CPU": 1, "GPU": 1}
 NO_CLOSE = threading.Event()
@@ -85,6 +86,16 @@ def test_drains_and_reports_reach_ray_and_their_answers_come_back(world: DoorWor
     world.ray.is_down = True
     with pytest.raises(RayError, match="does not answer"):
         world.remote_ray.snapshot()
+
+
+def test_what_nodes_told_the_desk_is_asked_for(world: DoorWorld) -> None:
+    reading = EnergyReport("tw-1", "", 60.0, 9000.0, None)
+    world.desk.measured(reading)
+    world.desk.report(BootReport("tw-2", "no driver"))
+    world.dial()
+    line = world.met().line
+    assert line.call("node.energy") == (reading,)
+    assert line.call("node.reports") == (("tw-2", "no driver"),)
 
 
 def test_jobs_are_refused_in_the_words_and_by_the_errors_of_ray(world: DoorWorld) -> None:

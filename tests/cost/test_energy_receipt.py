@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from tradewind.cost.energy import Known
-from tradewind.cost.energy_receipt import BUSY
+from tradewind.cost.energy_receipt import BUSY, footprint_of
 from tradewind.cost.receipt import receipt
 from tradewind.cost.render import render_receipt
+from tradewind.events import EnergyMeasured
 from tradewind.model import Capacity, Market, Offer, Phase
 
 
@@ -52,3 +53,60 @@ def test_a_job_that_held_nothing_took_nothing(history: Any) -> None:
     found = receipt(history.job("j").ledger, "j", 10.0)
     assert found.footprint is None
     assert "kWh" not in render_receipt(found)
+
+
+def measured(history: Any, seconds: float, cards: float | None, processors: float | None) -> Any:
+    event = EnergyMeasured(at_s=seconds, launch_id="n", seconds=seconds, card_joules=cards, processor_joules=processors)
+    history.events.append(event)
+    return history
+
+
+def test_a_node_with_meters_took_what_they_read(history: Any) -> None:
+    ledger = measured(one_hour(history), 3000.0, 3000.0 * 90.0, 3000.0 * 30.0).ledger  # 90 and 30 W
+    found = receipt(ledger, "j", 3600.0).footprint
+    assert found is not None
+    assert found.kwh == pytest.approx((90 + 30) * 1.2 / 1000, rel=0.001)
+    assert found.known is Known.MEASURED
+
+
+def test_cards_alone_are_a_part(history: Any) -> None:
+    ledger = measured(one_hour(history), 3000.0, 3000.0 * 90.0, None).ledger
+    found = receipt(ledger, "j", 3600.0)
+    assert found.footprint is not None
+    estimated = 4 * (0.7 + 2.8 * BUSY) + 16 * 0.392
+    assert found.footprint.kwh == pytest.approx((90 + estimated) * 1.2 / 1000, rel=0.001)
+    assert "(partly measured, PUE 1.20)" in render_receipt(found)
+
+
+def test_what_was_measured_is_shared_out_by_what_was_done(history: Any) -> None:
+    """Half an hour of training, half an hour of nothing: the sum is the meter's, and the job has the larger part."""
+    history.job("j").node("n", 0.0, 0.0, 3600.0).hold("j", "n", 0.0).release("j", "n", 1800.0)
+    history.phase("j", 0.0, Phase.TRAINING).steps("j", 0.0, 1800.0, 1, 100)
+    ledger = measured(history, 3600.0, 3600.0 * 100.0, 3600.0 * 20.0).ledger
+    whole = footprint_of((account, account.entries) for account in ledger.accounts(3600.0))
+    mine = receipt(ledger, "j", 3600.0).footprint
+    assert whole is not None
+    assert mine is not None
+    assert whole.kwh == pytest.approx(120 * 1.2 / 1000, rel=0.001)
+    assert 0.7 * whole.kwh < mine.kwh < 0.9 * whole.kwh
+
+
+def test_the_longest_reading_counts_and_late_ones_change_a_closed_bill(history: Any) -> None:
+    ledger = measured(one_hour(history), 1800.0, 1800.0 * 50.0, 1800.0 * 10.0).ledger
+    before = receipt(ledger, "j", 4000.0).footprint
+    for seconds, watts in ((3600.0, 80.0), (600.0, 500.0)):
+        joules = {"card_joules": seconds * watts, "processor_joules": seconds * 10.0}
+        ledger.apply(EnergyMeasured(at_s=4100.0, launch_id="n", seconds=seconds, **joules))
+    after = receipt(ledger, "j", 4200.0).footprint
+    assert before is not None
+    assert after is not None
+    assert before.kwh == pytest.approx(60 * 1.2 / 1000, rel=0.001)
+    assert after.kwh == pytest.approx(90 * 1.2 / 1000, rel=0.001)
+
+
+def test_a_reading_of_a_node_that_nobody_launched_is_left_alone(history: Any) -> None:
+    ledger = one_hour(history).ledger
+    ledger.apply(EnergyMeasured(at_s=1.0, launch_id="stranger", seconds=60.0, card_joules=1.0))
+    found = receipt(ledger, "j", 3600.0).footprint
+    assert found is not None
+    assert found.known is Known.ESTIMATED

@@ -14,7 +14,7 @@ from tradewind.certificates import Authority, addresses_of, make_key, make_reque
 from tradewind.errors import Conflict, InvalidRequest, RayError, Unauthorized
 from tradewind.node.desk_client import DeskClient
 from tradewind.node.desk_server import MAX_BODY_BYTES, Allowance, desk_app, open_desk
-from tradewind.node.join_desk import MAX_LOG_CHARS, BootReport, JoinDesk, JoinRequest
+from tradewind.node.join_desk import MAX_LOG_CHARS, BootReport, EnergyReport, JoinDesk, JoinRequest
 from tradewind.node.versions import Versions
 from tradewind.server import RunningServer, Tls
 
@@ -161,3 +161,12 @@ def test_a_renewed_certificate_is_shown_to_new_connections(server: RunningServer
     client = DeskClient(server.url, other.cert_pem, TOKEN, NODE)
     client.report(BootReport("n1"))
     client.close()
+
+
+def test_readings_go_to_the_desk_and_the_last_is_kept(client: DeskClient, desk: JoinDesk) -> None:
+    client.measured(EnergyReport("n1", "", 60.0, 6000.0, None))
+    client.measured(EnergyReport("n1", "", 120.0, 12000.0, None))
+    client.measured(EnergyReport("n2", "3", 60.0, None, 100.0))
+    assert desk.energy() == (EnergyReport("n1", "", 120.0, 12000.0, None), EnergyReport("n2", "3", 60.0, None, 100.0))
+    with pytest.raises(InvalidRequest, match="no meter reads"):
+        client.measured(EnergyReport("n1", "", 120.0, -1.0, None))

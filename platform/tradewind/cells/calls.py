@@ -17,6 +17,7 @@ from tradewind import __version__
 from tradewind.autoscaler.ray_snapshot import DrainReason, RayReport, RaySnapshot
 from tradewind.errors import RayError
 from tradewind.model import Resources, Target
+from tradewind.node.join_desk import EnergyReport
 
 PROTOCOL = "1"  # of these values: raised when an older side could not read them
 GZIP_FROM_BYTES = 2048
@@ -107,6 +108,7 @@ CALLS: Mapping[str, Signature] = {
     "coordinators.poll": Signature(tuple[str, int], dict[str, Any] | None),
     "coordinators.set_target": Signature(tuple[str, Target], bool),
     "node.log": Signature(tuple[str], str),
+    "node.energy": Signature(tuple[()], tuple[EnergyReport, ...]),
     "node.reports": Signature(tuple[()], tuple[tuple[str, str], ...]),  # (launch id, why it did not come up)
 }
 

@@ -19,6 +19,7 @@ from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.autoscaler.loop import Loop
 from tradewind.autoscaler.policies.head import present_head
 from tradewind.autoscaler.providers.base import Provider
+from tradewind.cells.energy import EnergyWatch
 from tradewind.cells.heads import HeadSource
 from tradewind.cells.line import Line
 from tradewind.errors import RayError, TradewindError
@@ -41,6 +42,7 @@ class Cell:
     line: Line | None = None  # None: the head is not the loop's to keep
     plan: Plan | None = None
     wake: threading.Event = field(default_factory=threading.Event)
+    _energy: EnergyWatch = field(default_factory=EnergyWatch)
 
     @property
     def fleet(self) -> FleetState:
@@ -57,11 +59,19 @@ class Cell:
             if self.head.alive:
                 with survived():
                     self.agent.sync(time.time())
+                with survived():
+                    self._measure()
             with survived():
                 self.plan = self.loop.tick()
             if self.head.alive:
                 with survived():
                     self.agent.grant(self.loop.targets)
+
+    def _measure(self) -> None:
+        """What nodes have measured goes on record. The local cloud's share this machine, and measure nothing."""
+        if self.line is not None and self._energy.is_due(time.monotonic()):
+            reports = self.line.call("node.energy")
+            self.loop.record(*self._energy.news(reports, self.loop.clock.now_s()))
 
     # --- a head that is a node -----------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ from tradewind.cells.calls import (
     write_result,
 )
 from tradewind.cells.folders import DIGEST_SCHEME, fetch_folder
+from tradewind.node.join_desk import EnergyReport
 
 log = logging.getLogger(__name__)
 
@@ -61,12 +62,19 @@ class DeskPort(Protocol):
         """(launch id, why it did not come up)"""
         ...
 
+    def energy(self) -> Sequence[EnergyReport]:
+        """What the hosts of its nodes have measured, the last of each."""
+        ...
+
 
 class _NoDesk:
     def log(self, launch_id: str) -> str:  # noqa: ARG002
         return ""
 
     def reports(self) -> Sequence[tuple[str, str]]:
+        return ()
+
+    def energy(self) -> Sequence[EnergyReport]:
         return ()
 
 
@@ -217,6 +225,7 @@ def _carriers(
         "coordinators.poll": lambda job_id, after: _as_dict(coordinators.poll(job_id, after)),
         "coordinators.set_target": coordinators.set_target,
         "node.log": desk.log,
+        "node.energy": lambda: tuple(desk.energy()),
         "node.reports": lambda: tuple(desk.reports()),
     }
 

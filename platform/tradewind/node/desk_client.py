@@ -8,7 +8,7 @@ from dataclasses import asdict
 import httpx
 
 from tradewind.errors import Conflict, InvalidRequest, RayError, TradewindError, Unauthorized
-from tradewind.node.join_desk import BootReport, JoinRequest
+from tradewind.node.join_desk import BootReport, EnergyReport, JoinRequest
 
 _TIMEOUT_S = 15.0
 _ERRORS: dict[int, type[TradewindError]] = {401: Unauthorized, 409: Conflict, 413: InvalidRequest, 422: InvalidRequest}
@@ -34,6 +34,9 @@ class DeskClient:
 
     def report(self, report: BootReport) -> None:
         self._post("/report", asdict(report))
+
+    def measured(self, report: EnergyReport) -> None:
+        self._post("/energy", asdict(report))
 
     def close(self) -> None:
         self._http.close()

@@ -13,7 +13,7 @@ from fastapi import Depends, FastAPI, Header, Request
 from fastapi.responses import JSONResponse
 
 from tradewind import errors
-from tradewind.node.join_desk import BootReport, JoinDesk, JoinReply, JoinRequest
+from tradewind.node.join_desk import BootReport, EnergyReport, JoinDesk, JoinReply, JoinRequest
 from tradewind.server import RunningServer, Tls, serve
 
 PORT = 8441
@@ -77,6 +77,10 @@ def desk_app(desk: JoinDesk, token: str, allowance: Allowance | None = None) -> 
     @app.post("/report", dependencies=guard, status_code=204)
     def report(request: BootReport) -> None:
         desk.report(request)
+
+    @app.post("/energy", dependencies=guard, status_code=204)
+    def energy(request: EnergyReport) -> None:
+        desk.measured(request)
 
     @app.exception_handler(errors.TradewindError)
     def refused(_: Request, error: errors.TradewindError) -> JSONResponse:

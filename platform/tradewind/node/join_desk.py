@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import TypeVar
 
 from tradewind.certificates import Authority
@@ -46,6 +47,17 @@ class BootReport:
     log: str = ""  # the end of it
 
 
+@dataclass(frozen=True, slots=True)
+class EnergyReport:
+    """What a host of a node has taken since it came up (cost/energy_meter.py)."""
+
+    launch_id: str
+    host: str
+    seconds: float
+    card_joules: float | None
+    processor_joules: float | None
+
+
 @dataclass(slots=True)
 class JoinDesk:
     """Thread-safe. `is_alive` says whether Ray has a living node of a launch id (drivers of the dead do not count)."""
@@ -56,6 +68,7 @@ class JoinDesk:
     is_alive: Callable[[str], bool] = lambda _: True
     _drivers: OrderedDict[str, str] = field(default_factory=OrderedDict)
     _reports: OrderedDict[str, BootReport] = field(default_factory=OrderedDict)
+    _energy: OrderedDict[str, EnergyReport] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def join(self, request: JoinRequest, peer: str) -> JoinReply:
@@ -82,12 +95,24 @@ class JoinDesk:
         with self._lock:
             _remember(self._reports, kept.launch_id, kept)
 
+    def measured(self, report: EnergyReport) -> None:
+        """The last one of each host is kept."""
+        amounts = (report.seconds, report.card_joules or 0.0, report.processor_joules or 0.0)
+        if not all(isfinite(amount) and amount >= 0.0 for amount in amounts):
+            raise InvalidRequest(f"no meter reads {amounts}", "seconds and joules are numbers from 0 on")
+        with self._lock:
+            _remember(self._energy, f"{report.launch_id}/{report.host}", report)
+
     # --- for the cell's agent ------------------------------------------------------------------------------------
 
     def reports(self) -> tuple[tuple[str, str], ...]:
         """(launch id, why it did not come up), the oldest first."""
         with self._lock:
             return tuple((each.launch_id, each.why) for each in self._reports.values() if each.why)
+
+    def energy(self) -> tuple[EnergyReport, ...]:
+        with self._lock:
+            return tuple(self._energy.values())
 
     def log(self, launch_id: str) -> str:
         """What the node said of its boot; empty: nothing yet."""

@@ -12,6 +12,7 @@ from tradewind.autoscaler.ray_snapshot import DrainReason, RayNode
 from tradewind.autoscaler.ray_state import RayState
 from tradewind.autoscaler.slices import LABEL_TPU_WORKER
 from tradewind.certificates import Identity, make_key, make_request
+from tradewind.cost.energy_meter import meter_here
 from tradewind.errors import ProviderError, RayError
 from tradewind.node.boot_plan import BootPlan
 from tradewind.node.desk_client import DeskClient
@@ -19,6 +20,7 @@ from tradewind.node.guard import Up
 from tradewind.node.join_desk import JoinRequest
 from tradewind.node.machine import Machine
 from tradewind.node.patience import keep_trying
+from tradewind.node.power import start as start_meter
 from tradewind.node.ray_node import NodeFiles, alone, check_temp_folder, has_raylet, ray_command, ray_env, start_ray
 from tradewind.node.versions import versions_here
 from tradewind.node.watch import Watcher, source_of
@@ -44,6 +46,10 @@ class Worker:
         self.tpu_env = keep_trying(ask, "place in the slice", (ProviderError,), METADATA_PATIENCE_S, self.stop)
         self.desk = DeskClient(self.plan.join_url, self.plan.ca_pem, self.ray_token, self.address)
 
+    @property
+    def host_number(self) -> str:
+        return self.tpu_env.get("TPU_WORKER_ID", "")
+
     def bring_up(self) -> Up:
         plan, files = self.plan, NodeFiles(self.machine.folder)
         check_temp_folder(self.machine.temp_folder)
@@ -56,7 +62,9 @@ class Worker:
             ray = start_ray(command, {**self.machine.env, **env}, files.ray_log)
         self.machine.adopt(env)
         state = RayState(plan.head_address)
-        drain = Drain(state, plan.launch_id, self.tpu_env.get("TPU_WORKER_ID", ""))
+        if plan.cloud != "local":  # its machines are pretended, and share the meters of this one
+            start_meter(meter_here(), self.desk.measured, plan.launch_id, self.host_number, self.stop)
+        drain = Drain(state, plan.launch_id, self.host_number)
         return Up(
             plan,
             files,
