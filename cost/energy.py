@@ -61,6 +61,7 @@ class Footprint:
     embodied_g: float
     known: Known
     pue: float
+    hourly: bool = False  # by the grid's figures of the hours in which it ran; else by the region's mean
 
     @property
     def total_g(self) -> float | None:
@@ -86,6 +87,7 @@ def footprint(use: Use) -> Footprint:
         embodied_g=embodied_g(use),
         known=_known(use),
         pue=pue,
+        hourly=use.g_per_kwh is not None,
     )
 
 
@@ -103,6 +105,7 @@ def added(footprints: Iterable[Footprint]) -> Footprint | None:
         embodied_g=sum(one.embodied_g for one in each),
         known=each[0].known if len({one.known for one in each}) == 1 else Known.PARTLY,
         pue=sum(one.pue * (one.kwh if total_kwh else 1.0) for one in each) / weights,
+        hourly=all(one.hourly for one in each),
     )
 
 

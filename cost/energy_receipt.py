@@ -21,13 +21,21 @@ BUSY = 0.8  # of what a card can take, while it trains
 UTILISATION = {Label.USEFUL: BUSY, Label.RECOMPUTED: BUSY, Label.UNMEASURED: 0.5}
 
 
-def footprint_of(parts: Iterable[tuple[NodeAccount, Sequence[Entry]]]) -> Footprint | None:
+# (region, from, until, in seconds) -> gCO2/kWh of the hours in which a node ran; None: not known
+Intensity = Callable[[str, float, float], float | None]
+
+
+def footprint_of(
+    parts: Iterable[tuple[NodeAccount, Sequence[Entry]]], intensity: Intensity | None = None
+) -> Footprint | None:
     """Of entries, each with its node. None where there are none."""
-    return added(footprint(use) for account, entries in parts for use in _uses(account, entries))
+    return added(footprint(use) for account, entries in parts for use in _uses(account, entries, intensity))
 
 
-def _uses(account: NodeAccount, entries: Sequence[Entry]) -> list[Use]:
-    uses = [_use(account, entry) for entry in entries]
+def _uses(account: NodeAccount, entries: Sequence[Entry], intensity: Intensity | None) -> list[Use]:
+    span_s = (account.launched_ms / 1000, account.until_ms / 1000)
+    hourly = intensity(account.offer.market.region, *span_s) if intensity else None
+    uses = [replace(_use(account, entry), g_per_kwh=hourly) for entry in entries]
     if not account.energy:
         return uses
     factors = _factors(account)

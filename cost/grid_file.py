@@ -40,6 +40,13 @@ class Grid:
             found.append(last)
         return found
 
+    def mean(self, zone: str, from_s: float, until_s: float) -> float | None:
+        """Of the hours of a stretch of time that are known. None: of none."""
+        known = self.hours.get(zone, {})
+        hours = range(int(from_s // HOUR_S), max(math.ceil(until_s / HOUR_S), int(from_s // HOUR_S) + 1))
+        found = [known[hour] for hour in hours if hour in known]
+        return sum(found) / len(found) if found else None
+
 
 def read_grid(path: Path, column: str) -> Grid:
     try:

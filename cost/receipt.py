@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from tradewind.cost.account import Entry, NodeAccount
 from tradewind.cost.compare import SingleCloud, cheapest_single_cloud
 from tradewind.cost.energy import Footprint
-from tradewind.cost.energy_receipt import footprint_of
+from tradewind.cost.energy_receipt import Intensity, footprint_of
 from tradewind.cost.extras import Estimates, estimate
 from tradewind.cost.figures import Utilisation
 from tradewind.cost.history import WHOLE_PPM
@@ -107,6 +107,8 @@ class Receipt(Figures):
     forecast: Forecast | None = None
     estimates: Estimates = field(default_factory=Estimates)
     footprint: Footprint | None = None  # electricity and carbon of what it held
+    sci_g_per_step: float | None = None  # Software Carbon Intensity: gCO2e by steps that count
+    sci_g_per_million_samples: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +127,8 @@ class Bill(Figures):
     single_cloud: SingleCloud | None = None
 
 
-def receipt(ledger: Ledger, job_id: str, now_s: float) -> Receipt:
-    """What one job paid by `now_s`. Raises JobNotFound."""
+def receipt(ledger: Ledger, job_id: str, now_s: float, intensity: Intensity | None = None) -> Receipt:
+    """What one job paid by `now_s`; carbon by the hours in which it ran where `intensity` knows. Raises JobNotFound."""
     job, now_ms = ledger.job(job_id), to_ms(now_s)
     parts = [_part(account, job_id) for account in ledger.job_accounts(job_id, now_s)]
     held = [ledger.nodes[launch_id] for launch_id in job.nodes]
@@ -134,6 +136,7 @@ def receipt(ledger: Ledger, job_id: str, now_s: float) -> Receipt:
     figures, markets = _figures(parts), _markets(parts)
     until_ms = min(now_ms, job.ended_ms if job.ended_ms is not None else now_ms)
     paid_uusd = None if figures.unpriced_nodes else figures.total_uusd
+    footprint = footprint_of(parts, intensity)
     return Receipt(
         **asdict(figures),
         job_id=job_id,
@@ -160,7 +163,9 @@ def receipt(ledger: Ledger, job_id: str, now_s: float) -> Receipt:
         single_cloud=_single_cloud(markets),
         forecast=forecast(ledger, job_id, figures.total_uusd, now_s),
         estimates=estimate(job.saves, until_ms),
-        footprint=footprint_of(parts),
+        footprint=footprint,
+        sci_g_per_step=footprint.sci_g_per(progress.steps) if footprint else None,
+        sci_g_per_million_samples=footprint.sci_g_per(progress.samples / 1e6) if footprint else None,
     )
 
 

@@ -188,12 +188,17 @@ def _job_figure_lines(receipt: Receipt, mark: str) -> list[str]:
         lines.append(f"data       {amounts}: estimates, not in the total{mark}")
     if receipt.footprint is not None:
         lines.append(_footprint_line(receipt.footprint, mark))
+    if receipt.sci_g_per_step is not None:
+        samples = receipt.sci_g_per_million_samples
+        more = f", {samples:.3g} g per million samples" if samples is not None else ""
+        lines.append(f"carbon     {receipt.sci_g_per_step:.3g} g CO2e per step{more}{mark}")
     return lines
 
 
 def _footprint_line(found: Footprint, mark: str) -> str:
     carbon = "carbon unknown" if found.total_g is None else f"{found.total_g / 1000:.3g} kg CO2e"
-    return f"energy     {found.kwh:.3g} kWh, {carbon} ({found.known}, PUE {found.pue:.2f}){mark}"
+    hourly = ", grid by the hour" if found.hourly else ""
+    return f"energy     {found.kwh:.3g} kWh, {carbon} ({found.known}, PUE {found.pue:.2f}{hourly}){mark}"
 
 
 def _maybe(amount_uusd: int | None) -> str:

@@ -49,6 +49,7 @@ from tradewind.cells.options import option_of
 from tradewind.cells.route import Router
 from tradewind.contracts import ContractDesk
 from tradewind.cost.budget import Budgets
+from tradewind.cost.energy_receipt import Intensity
 from tradewind.cost.ledger import Ledger
 from tradewind.cost.receipt import Bill, Receipt, bill, receipt
 from tradewind.errors import ConfigError, ControllerError, JobError, Problem, Unsupported
@@ -106,6 +107,7 @@ class Controller:
     clean_up: Callable[[], Sequence[str]] = tuple  # what nodes leave behind; what could not be removed
     config_digest: str = ""  # of the fleet file
     budgets: Budgets = field(default_factory=Budgets)
+    intensity: Intensity | None = None  # of the grid, by the hour; None: receipts take the regions' means
     ended: threading.Event = field(default_factory=threading.Event)
     _desk: ForecastDesk = field(default_factory=ForecastDesk)
     _started_at_s: float = field(default_factory=time.time)
@@ -314,7 +316,7 @@ class Controller:
     def receipt(self, job_id: str) -> dict[str, Any]:
         with self.journal.reading() as (fleet, ledger):
             found_job(fleet, job_id)
-            return to_json(receipt(ledger, job_id, time.time()))
+            return to_json(receipt(ledger, job_id, time.time(), self.intensity))
 
     def bill(self) -> dict[str, Any]:
         with self.journal.reading() as (_, ledger):

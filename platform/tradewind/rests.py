@@ -22,6 +22,7 @@ from tradewind.states import JobState
 log = logging.getLogger(__name__)
 
 LOOK_S = 60.0
+CARBON_COLUMN = "g_per_kwh"  # other columns (prices, say) are no carbon
 
 
 class Rests:
@@ -51,6 +52,13 @@ class Rests:
                 self._read()
                 self._resting = self._look(self._wish, now_s)
             return self._resting
+
+    def intensity(self, region: str, from_s: float, until_s: float) -> float | None:
+        """gCO2/kWh of the grid while something ran there. None: the file tells of something else, or not of then. Takes
+        no lock, since whoever asks may hold the journal's: the grid is one value, read anew by `resting`."""
+        if self._wish is None or self._column != CARBON_COLUMN:
+            return None
+        return self._grid.mean(self._wish.zones.get(region, self._wish.zone), from_s, until_s)
 
     def _look(self, wish: CleanHours, now_s: float) -> dict[str, str]:
         hour, found = int(now_s // HOUR_S), dict[str, str]()

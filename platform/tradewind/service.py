@@ -262,6 +262,7 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
             budgets=budgets_of(config),
         )
         rests = rests_of(config, journal)
+        controller.intensity = rests.intensity
         for cell in opened.cells.values():
             cell.loop.resting = rests.resting
         server = stack.enter_context(serve(create_app(controller, place.make_token())))

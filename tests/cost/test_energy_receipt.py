@@ -8,6 +8,7 @@ import pytest
 
 from tradewind.cost.energy import Known
 from tradewind.cost.energy_receipt import BUSY, footprint_of
+from tradewind.cost.grid_file import Grid
 from tradewind.cost.receipt import receipt
 from tradewind.cost.render import render_receipt
 from tradewind.events import EnergyMeasured
@@ -110,3 +111,30 @@ def test_a_reading_of_a_node_that_nobody_launched_is_left_alone(history: Any) ->
     found = receipt(ledger, "j", 3600.0).footprint
     assert found is not None
     assert found.known is Known.ESTIMATED
+
+
+def test_carbon_by_the_hours_in_which_it_ran_and_of_one_step(history: Any) -> None:
+    """The node ran in the first hour of 1970: 600 g/kWh then, 100 in the next one."""
+    grid = Grid({"east": {0: 600.0, 1: 100.0}})
+    found = receipt(
+        one_hour(history).ledger, "j", 3600.0, lambda _, from_s, until_s: grid.mean("east", from_s, until_s)
+    )
+    assert found.footprint is not None
+    assert found.footprint.hourly
+    assert found.footprint.operational_g == pytest.approx(found.footprint.kwh * 600.0)
+    assert found.sci_g_per_step == pytest.approx((found.footprint.total_g or 0.0) / 100)
+    text = render_receipt(found)
+    assert "grid by the hour" in text
+    assert "g CO2e per step" in text
+    elsewhere = receipt(history.ledger, "j", 3600.0, lambda *_: None).footprint
+    assert elsewhere is not None
+    assert not elsewhere.hourly
+
+
+def test_the_mean_of_hours_that_are_known() -> None:
+    grid = Grid({"east": {10: 100.0, 11: 200.0, 13: 600.0}})
+    assert grid.mean("east", 10 * 3600.0, 12 * 3600.0) == 150.0
+    assert grid.mean("east", 10.5 * 3600.0, 10.6 * 3600.0) == 100.0
+    assert grid.mean("east", 12 * 3600.0, 14 * 3600.0) == 600.0
+    assert grid.mean("east", 20 * 3600.0, 21 * 3600.0) is None
+    assert grid.mean("west", 10 * 3600.0, 12 * 3600.0) is None
