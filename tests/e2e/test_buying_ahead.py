@@ -1,6 +1,6 @@
 """Nodes are bought before the demand comes, on real Ray nodes: the log tells of many sittings in which a second task
-followed the first within half a minute. So with the first task a node is bought for the second, says why, and serves it;
-after that all nodes go."""
+followed the first within half a minute. So with the first task a node is bought for the second; it says why, and serves
+it. After that all nodes go."""
 
 from __future__ import annotations
 
