@@ -82,7 +82,7 @@ STOP_TIMEOUT_S = 20.0
 LOG_POLL_S = 0.5
 TOLD_EVENTS: dict[About, int] = {"node": 2000, "job": 2000, "now": 200}  # the newest, from which a story is told
 # Most of a log are steps and saves, which explain nothing.
-_EXPLAINING = KINDS - {"step_committed", "checkpoint_committed"}
+_EXPLAINING = KINDS - {"step_committed", "checkpoint_committed", "demand_changed"}
 TELLING: dict[About, frozenset[str]] = {
     "node": _EXPLAINING,
     "job": _EXPLAINING,

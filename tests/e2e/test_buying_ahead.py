@@ -1,6 +1,7 @@
 """Nodes are bought before the demand comes, on real Ray nodes: the log tells of many sittings in which a second task
 followed the first within half a minute. So with the first task a node is bought for the second; it says why, and serves
-it. After that all nodes go."""
+it. A third task, for which the fleet may buy no node, waits in Ray alone, and is counted as demand, too. After that all
+nodes go."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ FLEET = """\
 name: ahead
 offers:
   - {cloud: aws, zone: usw2-az1, instance_type: g4dn.xlarge}
-limits: {max_nodes: 4}
-timing: {tick: 500ms, idle_timeout: 90s, boot_timeout: 3m, min_node_life: 1s}
+limits: {max_nodes: 2}
+timing: {tick: 500ms, idle_timeout: 60s, boot_timeout: 3m, min_node_life: 1s}
 forecast: {buy_ahead: true, step: 30s, usual_boot: 30s}
 local: {launch_delay: 100ms, cpus_per_node: 1}
 """
@@ -56,7 +57,10 @@ def work(name):
 first = work.remote("first")
 wait_for("second")
 second = work.remote("second")
+wait_for("third")
+third = work.remote("third")
 found = ray.get([first, second])
+ray.get(third)
 launches = {node["NodeID"]: node["Labels"]["tradewind.io/launch-id"] for node in ray.nodes() if node["NodeID"] in found}
 (folder / "found.json").write_text(json.dumps([launches[node] for node in found]))
 """
@@ -118,6 +122,9 @@ def test_a_node_is_there_before_the_task_that_needs_it(place: FleetHome) -> None
 
     (folder / "second").touch()
     until(lambda: (folder / "began-second").exists(), "the second task runs", place)
+    (folder / "third").touch()
+    until(lambda: fleet.forecast().series[0].now == 3, "what waits in Ray alone is counted", place)
+    assert not (folder / "began-third").exists()
     said = tradewind(place, "forecast", "--json")
     why = tradewind(place, "why", "node", spare)
     (folder / "end").touch()
@@ -131,8 +138,7 @@ def test_a_node_is_there_before_the_task_that_needs_it(place: FleetHome) -> None
     assert "waiting for it would cost $" in why
     (series,) = json.loads(said)["series"]
     assert series["is_used"], series["use"]
-    assert series["now"] == 2
-    assert series["use"].startswith("yes: 2 now")
+    assert series["use"].startswith("yes: 3 now")
 
     until(lambda: all(n.state in (NodeState.GONE, NodeState.FAILED) for n in fleet.nodes()), "all nodes go", place)
     assert json.loads(tradewind(place, "down", "-y", "--json"))["left"] == []
