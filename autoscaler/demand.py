@@ -7,7 +7,7 @@ stands in the demand, and what Ray queues on its behalf is taken out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tradewind.autoscaler.ray_snapshot import Gang, Holdings, RaySnapshot, Strategy
@@ -53,7 +53,7 @@ def demand_of(
     `misplaced`, by job, those that it is to leave: what it has there is wanted elsewhere."""
     wishing = {wish.job_id for wish in wishes}
     needs = [
-        *_pending(snapshot, wishing),
+        *pending_needs(snapshot, wishing),
         *_wished(wishes, targets or {}, snapshot.holdings, leaving, misplaced or {}),
     ]
     lost_needs, lost_gangs = _replacements(snapshot, wishing, doomed)
@@ -76,7 +76,7 @@ def workers_held(wish: Wish, holdings: Holdings, leaving: frozenset[str] = froze
     return sum(shape.copies_in(amounts) for amounts in held) if shape.resources else 0
 
 
-def _pending(snapshot: RaySnapshot, wishing: set[str]) -> list[Need]:
+def pending_needs(snapshot: RaySnapshot, wishing: Collection[str]) -> list[Need]:
     """Tasks and actors; without the actors of jobs whose target is counted instead. The queue does not say whose a
     request is, the actor table does, but without selectors: they are matched by resources."""
     theirs: Counter[tuple[tuple[str, float], ...]] = Counter()

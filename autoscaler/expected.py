@@ -13,6 +13,7 @@ from dataclasses import replace
 from tradewind.autoscaler.demand import Need
 from tradewind.autoscaler.forecast import GrowthBook, NodeEconomics, Outlook, SeriesKey, prewarm
 from tradewind.autoscaler.forecast.forecaster import FEWEST_ERRORS
+from tradewind.autoscaler.forecast.growth import LOOKS
 from tradewind.autoscaler.packing_rooms import ANY_NUMBER
 from tradewind.autoscaler.view import LoopSettings, View
 
@@ -20,6 +21,11 @@ from tradewind.autoscaler.view import LoopSettings, View
 def step_s_of(settings: LoopSettings) -> float:
     """Of the forecast that nodes are bought by."""
     return max(settings.forecast_step_s, settings.usual_boot_s)
+
+
+def look_s_of(settings: LoopSettings) -> float:
+    """Between two looks at a series: what comes and goes in less is seen by a running loop alone."""
+    return step_s_of(settings) / LOOKS
 
 
 def new_book(settings: LoopSettings) -> GrowthBook:

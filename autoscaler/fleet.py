@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
-from operator import attrgetter
-from typing import Generic, TypeVar
 
+from tradewind.autoscaler.copier import Copier
 from tradewind.autoscaler.knowledge import Experience
 from tradewind.autoscaler.pace import Pace
 from tradewind.autoscaler.sightings import Spells
@@ -17,6 +16,7 @@ from tradewind.events import (
     ClockJumped,
     ControllerStarted,
     DecisionRecorded,
+    DemandChanged,
     DrainRefused,
     DrainRequested,
     HoldingChanged,
@@ -93,36 +93,10 @@ class JobRecord:
     holdings: dict[str, dict[str, float]] = field(default_factory=dict)  # launch id -> resources
 
 
-Record = TypeVar("Record", NodeRecord, JobRecord)
-
-
-class _Copier(Generic[Record]):
-    """`dataclasses.replace` for one class at two thirds of its cost: a controller folds its whole log when it starts.
-
-    A record is frozen for everyone who holds it; here a new one is filled by its slots before anyone does.
-    """
-
-    def __init__(self, record_type: type[Record]) -> None:
-        names = [each.name for each in fields(record_type)]
-        self._type: type[Record] = record_type
-        self._values = attrgetter(*names)
-        self._setters = tuple(getattr(record_type, name).__set__ for name in names)
-        self._index = {name: i for i, name in enumerate(names)}
-
-    def __call__(self, record: Record, **changes: object) -> Record:
-        values = list(self._values(record))
-        for name, value in changes.items():
-            values[self._index[name]] = value
-        fresh: Record = object.__new__(self._type)
-        for fill, value in zip(self._setters, values, strict=True):
-            fill(fresh, value)
-        return fresh
-
-
 _NONE_TO_BE_HAD = frozenset({Stockout.__name__, PriceTooHigh.__name__})
 _NODE_TIMES = tuple(each.name for each in fields(NodeRecord) if each.name.endswith("_s"))
-_node_with = _Copier(NodeRecord)
-_job_with = _Copier(JobRecord)
+_node_with = Copier(NodeRecord)
+_job_with = Copier(JobRecord)
 
 
 @dataclass(slots=True)
@@ -137,6 +111,7 @@ class FleetState:
     paces: dict[str, Pace] = field(default_factory=dict)  # of jobs with a contract
     spells: dict[str, Spells] = field(default_factory=dict)  # of spot markets, by key
     courses: dict[str, str] = field(default_factory=dict)  # by job: what was last decided for its contract
+    asked: dict[str, DemandChanged] = field(default_factory=dict)  # by cell: the newest
     simulated: bool = False
     config: str = ""  # a digest of the fleet file, and since when it is this one
     config_since_s: float = float("-inf")
@@ -194,7 +169,7 @@ class FleetState:
         """The part of one cell: its nodes, and the jobs that are placed there. It follows what is applied here."""
         if name not in self._parts:
             part = FleetState(experience=self.experience, _whole=self)  # markets belong to one cell
-            part.paces, part.spells, part.courses = self.paces, self.spells, self.courses
+            part.paces, part.spells, part.courses, part.asked = self.paces, self.spells, self.courses, self.asked
             self._parts[name] = part
             self._fill(name, part)
         return self._parts[name]
@@ -319,6 +294,8 @@ class FleetState:
                     detail=event.detail,
                 )
                 self._note_end(self.nodes[event.launch_id], event)
+            case DemandChanged():
+                self.asked[event.cell] = event
             case ControllerStarted():
                 self.simulated = event.simulated
                 if event.config and event.config != self.config:

@@ -17,9 +17,9 @@ from tradewind.autoscaler.clock import Clock
 from tradewind.autoscaler.clouds import Clouds
 from tradewind.autoscaler.debris import DebrisWatch
 from tradewind.autoscaler.dry_run import DryReconciler, would
-from tradewind.autoscaler.expected import new_book
+from tradewind.autoscaler.expected import look_s_of, new_book
 from tradewind.autoscaler.fleet import FleetState
-from tradewind.autoscaler.forecast import spans_of_events
+from tradewind.autoscaler.forecast import SeriesKey, spans_of_events
 from tradewind.autoscaler.limits import Counted
 from tradewind.autoscaler.observe import Observation, build_view, learn_resources
 from tradewind.autoscaler.pauses import with_pauses
@@ -33,7 +33,7 @@ from tradewind.autoscaler.settle import Listing, Question, overdue_ends, settle,
 from tradewind.autoscaler.treasury import Treasury, Unlimited, without_closed
 from tradewind.autoscaler.turn import Turn
 from tradewind.autoscaler.view import LoopSettings, SeenResources, View
-from tradewind.autoscaler.wanted import wanted_of
+from tradewind.autoscaler.wanted import asked_of_ray, demand_change, wanted_of
 from tradewind.errors import RayError
 from tradewind.events import AnyEvent, ClockJumped, DecisionRecorded, NodeJoined, PriceChanged
 from tradewind.model import Offer, Target, Wish
@@ -137,6 +137,7 @@ class Loop:
         if self.settings.dry_run:
             return []
         before = {node.launch_id for node in self.fleet.alive_nodes}
+        self._note_demand({})  # nobody can ask any more
         self.reconciler.end_all(reason)
         until_s = self.clock.steady_s() + timeout_s
         while self.fleet.alive_nodes and self.clock.steady_s() < until_s:
@@ -275,9 +276,13 @@ class Loop:
 
     def _look_ahead(self, seen: Observation) -> Observation:
         """What is wanted, and what will be. While the head does not answer, nothing is known and nothing is learnt."""
-        if seen.snapshot is None or not self.settings.buy_ahead:
+        if seen.snapshot is None:
             return seen
-        wanted = wanted_of(seen.snapshot, self.fleet.open_jobs, seen.wishes, seen.targets)
+        asked = asked_of_ray(seen.snapshot, self.fleet, seen.wishes)
+        self._note_demand(asked, look_s_of(self.settings))
+        if not self.settings.buy_ahead:
+            return seen
+        wanted = wanted_of(self.fleet.open_jobs, asked)
         self.book.observe(seen.now_s, wanted)
         return replace(seen, wanted=wanted, forecasts=self.book.forecasts(seen.now_s))
 
@@ -287,6 +292,10 @@ class Loop:
         if self.settings.adopt_jobs:
             self.record(*adoptions(snapshot, self.fleet, self.clock.now_s(), self.settings.cell))
         self.record(*holding_changes(snapshot, self.fleet, self.clock.now_s()))
+
+    def _note_demand(self, asked: Mapping[SeriesKey, float], quiet_s: float = 0.0) -> None:
+        cell = self.settings.cell
+        self.record(*demand_change(asked, self.fleet.asked.get(cell), cell, self.clock.now_s(), quiet_s))
 
     def _note_prices(self, troubles: list[Hold]) -> None:
         """Record prices of markets where we have nodes. The first price after a start is recorded, too: it may have

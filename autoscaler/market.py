@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
-from tradewind.errors import InvalidRequest, ProviderError, Scope
+from tradewind.errors import InvalidRequest, PriceTooHigh, ProviderError, Scope, Stockout
 from tradewind.events import LaunchRefused
 from tradewind.model import EndReason, Market, Offer
 from tradewind.states import NodeState
@@ -16,6 +16,9 @@ BOOT_FAILED = "BootFailed"
 BOOT_BLOCK_S = 60.0  # a node that never joined Ray says as much of its market as a refusal does, and costs money
 _REMEMBERED_S = 3600.0  # after it has ended: who has just come back is not trusted with a move yet
 _MAX_DOUBLINGS = 3  # a place that keeps refusing is asked ever less often, up to 8 times the first wait
+# Being told "none left" costs one call, and capacity comes back at any moment: it is asked for at least so often.
+_SOLD_OUT_S = 1200.0
+_SOLD_OUT = frozenset({Stockout.__name__, PriceTooHigh.__name__})
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,4 +158,6 @@ def renew(last: Block | None, refusal: LaunchRefused) -> Block:
     again = last is not None and refusal.at_s < last.until_s + refusal.block_s
     repeats = last.repeats + 1 if again and last is not None else 1
     wait_s = refusal.block_s * 2 ** min(repeats - 1, _MAX_DOUBLINGS)
+    if refusal.error in _SOLD_OUT:
+        wait_s = min(wait_s, max(refusal.block_s, _SOLD_OUT_S))
     return Block(refusal.at_s + wait_s, refusal.error, refusal.at_s, repeats)

@@ -1,64 +1,119 @@
 """What is wanted at the moment, running or waiting, by tenant and shape: what the forecasts are about. Pure.
 
-The same rules as the fold over the event log (forecast/series.py), so that a series goes on after a start where it was.
+What jobs have stated is on record. What is asked for beside that, only Ray tells: it is put on record, too
+(`DemandChanged`), so that the fold over the event log (forecast/demand_log.py) knows what is known here.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from tradewind.autoscaler.fleet import JobRecord
-from tradewind.autoscaler.forecast import SeriesKey, unit_of
+from tradewind.autoscaler.demand import pending_needs
+from tradewind.autoscaler.fleet import FleetState, JobRecord
+from tradewind.autoscaler.forecast import (
+    Part,
+    SeriesKey,
+    asked_of,
+    part_of,
+    stated_by,
+    states_workers,
+    total_of,
+    unit_of,
+)
 from tradewind.autoscaler.ray_snapshot import RaySnapshot
 from tradewind.autoscaler.shape import Shape
-from tradewind.model import Target, Wish
+from tradewind.events import DemandChanged
+from tradewind.model import Wish
 
 NOBODY = "default"  # whose a request is counted as when nobody says
+MOST_SERIES = 32  # in one event
 
 
-def wanted_of(
-    snapshot: RaySnapshot, open_jobs: Iterable[JobRecord], wishes: Iterable[Wish], targets: Mapping[str, Target]
-) -> dict[SeriesKey, float]:
-    """By tenant and shape. Where all jobs that ask Ray themselves are of one tenant, what waits in Ray's queue is its.
-
-    A job that states its workers wants what it is granted, or its maximum while that is not decided. Of others, what
-    they hold and what waits in Ray."""
-    jobs = {job.job_id: job for job in open_jobs}
-    found: dict[SeriesKey, float] = defaultdict(float)
-    stated = {job_id: (dict(job.spec.worker_resources), job.spec.max_workers) for job_id, job in jobs.items()}
-    labels = {job_id: job.spec.worker_labels for job_id, job in jobs.items()}
-    for wish in wishes:
-        stated[wish.job_id], labels[wish.job_id] = (dict(wish.resources), wish.max_workers), wish.labels
-    stating = {job_id for job_id, (resources, most) in stated.items() if resources and most}
-    for job_id in stating:
-        resources, most = stated[job_id]
-        key = SeriesKey(_tenant(jobs, job_id), Shape.of(resources, labels[job_id]))
-        found[key] += targets[job_id].workers if job_id in targets else most
-    for tenant, shape, count in _asked_of_ray(snapshot, jobs, stating):
-        unit, number = unit_of(shape)
-        if unit.resources:
-            found[SeriesKey(tenant, unit)] += number * count
-    return dict(found)
+def wanted_of(jobs: Iterable[JobRecord], asked: Mapping[SeriesKey, float]) -> dict[SeriesKey, float]:
+    """By tenant and shape: what these jobs, which are open, have stated, and what is asked of Ray."""
+    return total_of([*(stated_by(job.spec) for job in jobs), *asked.items()])
 
 
-def _asked_of_ray(
-    snapshot: RaySnapshot, jobs: Mapping[str, JobRecord], stating: set[str]
-) -> Iterable[tuple[str, Shape, int]]:
-    for (job_id, _), amounts in snapshot.holdings.items():
-        if job_id not in stating:
-            yield _tenant(jobs, job_id), Shape.of(amounts), 1
-    for gang in snapshot.gangs:
-        if gang.job_id not in stating:
-            for bundle in gang.bundles:
-                yield _tenant(jobs, gang.job_id), bundle, 1
-    others = {job.spec.tenant for job in jobs.values() if job.job_id not in stating}
-    if stating and not others:
-        return  # the queue is theirs, and counted
-    owner = next(iter(others)) if len(others) == 1 else NOBODY
-    for shape, count in snapshot.pending:
-        yield owner, shape, count
+def asked_of_ray(snapshot: RaySnapshot, fleet: FleetState, wishes: Sequence[Wish]) -> dict[SeriesKey, float]:
+    """Beside what jobs have stated: what is held, what waits, and what is to be kept at hand."""
+    ray = _Ray.of(snapshot, {job.job_id: job for job in fleet.open_jobs}, wishes)
+    ours = {node.ray_node_id for node in snapshot.nodes if node.launch_id in fleet.nodes}
+    found = total_of([*ray.wished(), *ray.held(ours), *ray.waiting()])
+    wanted = wanted_of(ray.jobs.values(), found) if snapshot.constraints else {}
+    for key, more in ray.kept_at_hand(wanted):
+        found[key] = found.get(key, 0.0) + more
+    return found
 
 
-def _tenant(jobs: Mapping[str, JobRecord], job_id: str) -> str:
-    return jobs[job_id].spec.tenant if job_id in jobs else NOBODY
+def demand_change(
+    asked: Mapping[SeriesKey, float], last: DemandChanged | None, cell: str, now_s: float, quiet_s: float
+) -> list[DemandChanged]:
+    """What is new, unless something was told within `quiet_s`: then it is told later. So tasks that come and go at any
+    rate fill no log."""
+    largest = sorted(asked.items(), key=lambda part: (-part[1], part[0]))[:MOST_SERIES]
+    told = tuple(asked_of(key, round(amount, 4)) for key, amount in largest)
+    if told == (last.asked if last else ()) or (last is not None and 0 <= now_s - last.at_s < quiet_s):
+        return []
+    return [DemandChanged(at_s=now_s, cell=cell, asked=told)]
+
+
+def lost_demand(fleet: FleetState, cells: Collection[str], now_s: float) -> list[DemandChanged]:
+    """Of cells that the fleet no longer has, and that nobody else will tell of."""
+    told = fleet.asked
+    return [DemandChanged(at_s=now_s, cell=cell) for cell in sorted(told) if told[cell].asked and cell not in cells]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ray:
+    snapshot: RaySnapshot
+    jobs: Mapping[str, JobRecord]  # open ones
+    wishes: Sequence[Wish]
+    stating: frozenset[str]
+    counted: frozenset[str]  # with those that wish
+    owner: str  # of the queue
+
+    @classmethod
+    def of(cls, snapshot: RaySnapshot, jobs: Mapping[str, JobRecord], wishes: Sequence[Wish]) -> _Ray:
+        """Ray does not say whose a request in its queue is: where all jobs that ask it are of one tenant, theirs."""
+        stating = frozenset(job_id for job_id, job in jobs.items() if states_workers(job.spec))
+        counted = stating | {wish.job_id for wish in wishes}
+        asking = {job.spec.tenant for job_id, job in jobs.items() if job_id not in counted}
+        return cls(snapshot, jobs, wishes, stating, counted, asking.pop() if len(asking) == 1 else NOBODY)
+
+    def wished(self) -> Iterator[Part | None]:
+        """Of jobs that told only when they ran how many workers they can use: their maximum, as of those that stated
+        theirs."""
+        for wish in self.wishes:
+            if wish.job_id not in self.stating:
+                yield part_of(self._tenant(wish.job_id), Shape.of(wish.resources, wish.labels), wish.max_workers)
+
+    def held(self, ours: set[str]) -> Iterator[Part | None]:
+        alike = Counter(
+            (self._tenant(job_id), tuple(amounts.items()))
+            for (job_id, ray_node_id), amounts in self.snapshot.holdings.items()
+            if job_id not in self.counted and ray_node_id in ours
+        )
+        for (tenant, held), count in alike.items():
+            yield part_of(tenant, Shape.of(dict(held)), count)
+
+    def waiting(self) -> Iterator[Part | None]:
+        for gang in self.snapshot.gangs:
+            if gang.job_id not in self.counted:
+                yield from (part_of(self._tenant(gang.job_id), bundle) for bundle in gang.bundles)
+        if self.counted and self.counted >= self.jobs.keys():
+            return  # the queue is theirs
+        for need in pending_needs(self.snapshot, self.counted):
+            yield part_of(self.owner, need.shape, need.count)
+
+    def kept_at_hand(self, wanted: Mapping[SeriesKey, float]) -> Iterator[Part]:
+        """`request_resources` is about the whole of the cluster: what is wanted anyway is a part of it."""
+        for shape, count in self.snapshot.constraints:
+            unit, number = unit_of(shape)
+            served = sum(amount * unit.copies_in(dict(key.shape.resources)) for key, amount in wanted.items())
+            if unit.resources and number * count > served:
+                yield SeriesKey(self.owner, unit), number * count - served
+
+    def _tenant(self, job_id: str) -> str:
+        return self.jobs[job_id].spec.tenant if job_id in self.jobs else NOBODY

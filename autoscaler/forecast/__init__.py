@@ -2,11 +2,21 @@
 
 from tradewind.autoscaler.forecast.backtest import Backtest, Said, history_for_interval_s
 from tradewind.autoscaler.forecast.buy_ahead import NodeEconomics, Prewarm, prewarm
+from tradewind.autoscaler.forecast.demand_log import (
+    DemandFold,
+    Part,
+    asked_of,
+    key_of,
+    part_of,
+    spans_of_events,
+    stated_by,
+    states_workers,
+    total_of,
+)
 from tradewind.autoscaler.forecast.forecaster import Forecaster
 from tradewind.autoscaler.forecast.growth import Growth, GrowthBook
 from tradewind.autoscaler.forecast.outlook import Forecast, Outlook
 from tradewind.autoscaler.forecast.series import (
-    DemandFold,
     Sampler,
     SeriesKey,
     Span,
@@ -15,7 +25,6 @@ from tradewind.autoscaler.forecast.series import (
     levels_of_spans,
     series_of_jobs,
     series_of_spans,
-    spans_of_events,
     unit_of,
 )
 
@@ -28,6 +37,7 @@ __all__ = [
     "GrowthBook",
     "NodeEconomics",
     "Outlook",
+    "Part",
     "Prewarm",
     "Said",
     "Sampler",
@@ -35,11 +45,17 @@ __all__ = [
     "Span",
     "Step",
     "Steps",
+    "asked_of",
     "history_for_interval_s",
+    "key_of",
     "levels_of_spans",
+    "part_of",
     "prewarm",
     "series_of_jobs",
     "series_of_spans",
     "spans_of_events",
+    "stated_by",
+    "states_workers",
+    "total_of",
     "unit_of",
 ]

@@ -1,4 +1,4 @@
-"""Demand as a series of equal steps: from observations as they come, from job rows, from the event log. Pure.
+"""Demand as a series of equal steps: from observations as they come, from job rows, from spans of time. Pure.
 
 Stands before the forecaster. The value of a step is the mean of the level over the step. A level holds until the next
 observation, as demand does: it changes when somebody asks for more or gives something back.
@@ -7,15 +7,13 @@ observation, as demand does: it changes when somebody asks for more or gives som
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tradewind.autoscaler.shape import Shape
-from tradewind.events import AnyEvent, HoldingChanged, JobStateChanged, JobSubmitted
-from tradewind.states import is_over
 
 Array = npt.NDArray[np.float64]
 
@@ -159,74 +157,3 @@ def unit_of(shape: Shape) -> tuple[Shape, int]:
         return shape, 1
     unit = tuple((key, round(amount / lead, 4)) for key, amount in shape.resources)
     return Shape(unit, shape.selectors), round(lead)
-
-
-def spans_of_events(events: Iterable[AnyEvent], until_s: float) -> Mapping[SeriesKey, list[Span]]:
-    """A job that states its workers wants them from its submission to its end. One that asks Ray for its resources
-    itself is known by what it holds."""
-    fold = DemandFold()
-    for event in events:
-        fold.apply(event)
-    return fold.spans(until_s)
-
-
-class DemandFold:
-    """What each job wants at the moment, by place ("" or the node that it holds), and what is over."""
-
-    def __init__(self) -> None:
-        self._over: dict[SeriesKey, list[Span]] = {}
-        self._places: dict[str, dict[str, tuple[SeriesKey, float, float]]] = {}  # job -> place -> key, since, amount
-        self._tenants: dict[str, str] = {}
-
-    def apply(self, event: AnyEvent) -> None:
-        if isinstance(event, JobSubmitted):
-            self._submitted(event)
-        elif isinstance(event, HoldingChanged):
-            self._holding(event)
-        elif isinstance(event, JobStateChanged) and is_over(event.state):
-            places = self._places.pop(event.job_id, {})
-            for place in list(places):
-                self._close(places, place, event.at_s)
-
-    def spans(self, until_s: float) -> dict[SeriesKey, list[Span]]:
-        """Everything that was wanted; what still is ends at `until_s`."""
-        found = {key: list(spans) for key, spans in self._over.items()}
-        for places in self._places.values():
-            for key, since_s, amount in places.values():
-                found.setdefault(key, []).append(Span(since_s, max(until_s, since_s), amount))
-        return found
-
-    def wanted(self) -> dict[SeriesKey, float]:
-        """At the moment."""
-        found: dict[SeriesKey, float] = {}
-        for places in self._places.values():
-            for key, _, amount in places.values():
-                found[key] = found.get(key, 0.0) + amount
-        return found
-
-    def forget(self, before_s: float) -> None:
-        """What was over by then."""
-        kept = {key: [span for span in spans if span.end_s > before_s] for key, spans in self._over.items()}
-        self._over = {key: spans for key, spans in kept.items() if spans}
-
-    def _submitted(self, event: JobSubmitted) -> None:
-        spec = event.spec
-        self._tenants[event.job_id] = spec.tenant
-        self._places[event.job_id] = {}
-        if spec.max_workers and spec.worker_resources:
-            key = SeriesKey(spec.tenant, Shape.of(spec.worker_resources, spec.worker_labels))
-            self._places[event.job_id][""] = (key, event.at_s, float(spec.max_workers))
-
-    def _holding(self, event: HoldingChanged) -> None:
-        places = self._places.get(event.job_id)
-        if places is None or "" in places:
-            return  # it has ended, or said what it wants
-        self._close(places, event.launch_id, event.at_s)
-        shape, count = unit_of(Shape.of(event.resources))
-        if shape.resources:
-            places[event.launch_id] = (SeriesKey(self._tenants[event.job_id], shape), event.at_s, float(count))
-
-    def _close(self, places: dict[str, tuple[SeriesKey, float, float]], place: str, at_s: float) -> None:
-        if place in places:
-            key, since_s, amount = places.pop(place)
-            self._over.setdefault(key, []).append(Span(since_s, at_s, amount))

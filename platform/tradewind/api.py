@@ -168,6 +168,8 @@ class StoryLine:
     beat: tuple[str, ...] = ()  # alternatives that could be had, and were worse
     refused: tuple[str, ...] = ()  # asked before it, in this order, each with its answer
     ruled_out: tuple[str, ...] = ()  # not asked at all, each with the reason
+    count: int = 1  # how often it was decided alike; `at_s` is the last time
+    since_s: float | None = None  # the first time, where it is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

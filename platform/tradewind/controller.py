@@ -74,7 +74,8 @@ from tradewind.views import (
     picked,
     whole_plan,
 )
-from tradewind.why import LAST, Scene, job_story, node_story, now_story
+from tradewind.why import LAST, Scene, job_story, node_story
+from tradewind.why_now import now_story
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +83,7 @@ RECENT_JOBS = 5
 STOP_TIMEOUT_S = 20.0
 LOG_POLL_S = 0.5
 TOLD_EVENTS: dict[About, int] = {"node": 2000, "job": 2000, "now": 200}  # the newest, from which a story is told
-# Most of a log are steps and saves, which explain nothing.
-_EXPLAINING = KINDS - {"step_committed", "checkpoint_committed"}
+_EXPLAINING = KINDS - {"step_committed", "checkpoint_committed", "demand_changed"}  # of these, a log has most
 TELLING: dict[About, frozenset[str]] = {
     "node": _EXPLAINING,
     "job": _EXPLAINING,

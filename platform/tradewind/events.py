@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, Discriminator, TypeAdapter
 
-from tradewind.model import EndReason, JobSpec, Offer, Phase, Role
+from tradewind.model import Asked, EndReason, JobSpec, Offer, Phase, Role
 from tradewind.states import JobState
 
 SCHEMA_VERSION = 1
@@ -247,6 +247,17 @@ class HoldingChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DemandChanged:
+    """What is asked of a cell's Ray from `at_s` on, beside the workers that jobs have stated: what jobs hold, tasks,
+    actors and placement groups that wait, and `request_resources`. Told when it changes, but not again at once."""
+
+    at_s: float
+    cell: str
+    asked: tuple[Asked, ...] = ()  # the largest, where there are many
+    kind: Literal["demand_changed"] = "demand_changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseChanged:
     """Told by the job's coordinator, at least once; (job_id, attempt, sequence) tells a repetition."""
 
@@ -327,6 +338,7 @@ AnyEvent = (
     | BudgetChanged
     | JobStateChanged
     | HoldingChanged
+    | DemandChanged
     | PhaseChanged
     | StepCommitted
     | CheckpointCommitted

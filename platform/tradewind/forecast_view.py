@@ -168,9 +168,7 @@ def _notes(keys: Sequence[SeriesKey], settings: LoopSettings) -> tuple[str, ...]
     if keys:
         return ()
     off = "" if settings.buy_ahead else f" Buying ahead is off; {TURN_ON}."
-    # What waits in Ray alone is not in the log: `tradewind why now` shows it.
-    own = "What jobs ask Ray for themselves counts from the moment they hold it."
-    return (f"No demand is on record for the last {KEPT_S / 86400:.0f} days: there is nothing to forecast. {own}{off}",)
+    return (f"No demand is on record for the last {KEPT_S / 86400:.0f} days: there is nothing to forecast.{off}",)
 
 
 def _area(spans: Iterable[Span], since_s: float) -> float:

@@ -175,6 +175,17 @@ class EndReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """So much is asked for of one shape, by one tenant. `where` are label selectors, any of which will do: rules of
+    (key, values, negated) that must all hold."""
+
+    tenant: str
+    resources: Resources
+    amount: float
+    where: tuple[tuple[tuple[str, tuple[str, ...], bool], ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Wish:
     """What a running training job could use: between min and max workers of one shape. Told by its coordinator."""
 

@@ -277,10 +277,19 @@ def _story_lines(lines: Sequence[StoryLine], width: int) -> list[str]:
 
 def _story_line(line: StoryLine, width: int) -> list[str]:
     when = "        " if line.at_s is None else clock(line.at_s)
-    head = f"{line.what}: {line.reason}" if line.reason else line.what
+    head = (f"{line.what}: {line.reason}" if line.reason else line.what) + _again(line)
     lists = (("refused before", line.refused), ("not asked", line.ruled_out), ("beat", line.beat))
     below = [_wrapped(f"            {name}: ", text, width, 16) for name, texts in lists for text in texts]
     return [_wrapped(f"  {when}  ", head, width), *below]
+
+
+def _again(line: StoryLine) -> str:
+    """What was decided several times at one moment is one thing: its names are counted already."""
+    if line.count == 1 or line.at_s is None or line.since_s is None or clock(line.since_s) == clock(line.at_s):
+        return ""
+    is_today = datetime.fromtimestamp(line.since_s).date() == datetime.fromtimestamp(line.at_s).date()
+    since = clock(line.since_s) if is_today else f"{datetime.fromtimestamp(line.since_s):%Y-%m-%d %H:%M:%S}"
+    return f" ({line.count} times since {since})"
 
 
 def _wrapped(lead: str, text: str, width: int, hang: int | None = None) -> str:

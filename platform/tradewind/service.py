@@ -34,6 +34,7 @@ from tradewind.autoscaler.providers.local_processes import write_atomically
 from tradewind.autoscaler.providers.raylets import LocalHead, default_base
 from tradewind.autoscaler.ray_state import RayState
 from tradewind.autoscaler.view import LoopSettings
+from tradewind.autoscaler.wanted import lost_demand
 from tradewind.cells.cell import Cell
 from tradewind.cells.folders import DIGEST_SCHEME, pack_folder
 from tradewind.cells.route import Router
@@ -247,6 +248,7 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
             opened = _open_clouds(place, config, journal, stack)
         else:
             opened = _open_here(place, config, journal, stack, ephemeral=ephemeral)
+        journal.record(*lost_demand(journal.fleet, opened.cells, time.time()))
         controller = Controller(
             config.name,
             journal,

@@ -60,7 +60,8 @@ from tradewind.logfile import read_chunk, tail_offset
 from tradewind.model import Capacity, EndReason, JobSpec, Market, Offer, Phase
 from tradewind.states import JobState, is_alive, is_over
 from tradewind.views import decision_line, event_line, job_info, node_info
-from tradewind.why import LAST, Scene, job_story, node_story, now_story
+from tradewind.why import LAST, Scene, job_story, node_story
+from tradewind.why_now import now_story
 
 SPOT_A100 = Offer(
     Market("aws", "us-east-1", "us-east-1a", "p4d.24xlarge", Capacity.SPOT),

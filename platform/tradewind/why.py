@@ -7,7 +7,6 @@ here: a reason is the one that was recorded with the decision, and what the reco
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -38,7 +37,7 @@ from tradewind.events import (
 )
 from tradewind.model import EndReason, Phase
 from tradewind.node_logs import boot_notes
-from tradewind.render import brings_text, count_text, counts_text, names_text, offer_text, price_text
+from tradewind.render import brings_text, count_text, names_text, offer_text, price_text
 from tradewind.states import NodeState, is_alive, is_over
 from tradewind.units import format_duration, format_usd
 from tradewind.views import Costs
@@ -87,8 +86,8 @@ def node_story(scene: Scene, launch_id: str, last: int = LAST["node"]) -> Story:
     node = scene.fleet.nodes[launch_id]
     bought = next((event for event in scene.decisions if event.subject == launch_id and event.action in _STARTS), None)
     first = _bought_line(scene, node, bought)
-    lines = [first, *_in_order(_node_line(event, scene, launch_id) for event in scene.events)]
-    kept, left_out = _newest(lines, last)
+    lines = [first, *in_order(_node_line(event, scene, launch_id) for event in scene.events)]
+    kept, left_out = newest(lines, last)
     return Story(
         about="node",
         subject=launch_id,
@@ -96,7 +95,7 @@ def node_story(scene: Scene, launch_id: str, last: int = LAST["node"]) -> Story:
         facts=_node_facts(scene, node, bought),
         # Why it was bought is what was asked for: it stays, whatever is left out after it.
         lines=tuple(kept if first in kept else [first, *kept[1:]]),
-        notes=(*_cut_notes(scene, left_out), *_node_notes(bought), *boot_notes(node)),
+        notes=(*cut_notes(scene, left_out), *_node_notes(bought), *boot_notes(node)),
     )
 
 
@@ -111,7 +110,7 @@ def _node_facts(scene: Scene, node: NodeRecord, bought: DecisionRecorded | None)
     jobs = _jobs_in(bought.jobs, bought.reason) if bought else []
     held = {event.job_id for event in scene.events if isinstance(event, HoldingChanged)}
     spent = format_usd(costs.by_node.get(node.launch_id, 0))
-    return _facts(
+    return facts_of(
         ("market", str(offer.market)),
         ("brings", brings_text(offer)),
         ("price", price),
@@ -167,7 +166,7 @@ def _node_line(event: AnyEvent, scene: Scene, launch_id: str) -> StoryLine | Non
             left_s = event.deadline_s - event.at_s
             return StoryLine(at_s=event.at_s, what=f"notice: the cloud takes it in {format_duration(left_s)}")
         case DecisionRecorded() if launch_id in event.refused and event.subject not in scene.superseded:
-            return next(_launch_lines([event], scene, "instead, "))
+            return next(launch_lines([event], scene, "instead, "))
         case DecisionRecorded() if event.subject == launch_id and event.action not in _STARTS:
             what = _DONE.get(event.action, event.action)
             return StoryLine(at_s=event.at_s, what=what, reason=event.reason, beat=event.alternatives)
@@ -205,14 +204,14 @@ def _node_notes(bought: DecisionRecorded | None) -> list[str]:
 
 def job_story(scene: Scene, job_id: str, last: int = LAST["job"]) -> Story:
     job = scene.fleet.jobs[job_id]
-    kept, left_out = _newest(_in_order([*_job_lines(scene, job), *_held_lines(scene, job)]), last)
+    kept, left_out = newest(in_order([*_job_lines(scene, job), *_held_lines(scene, job)]), last)
     return Story(
         about="job",
         subject=job_id,
         title=f"Job {job_id}: {job.state}{f', {job.phase}' if job.phase and not is_over(job.state) else ''}",
         facts=_job_facts(scene, job),
         lines=tuple(kept),
-        notes=(*_cut_notes(scene, left_out), *_job_notes(scene, job)),
+        notes=(*cut_notes(scene, left_out), *_job_notes(scene, job)),
     )
 
 
@@ -221,7 +220,7 @@ def _job_facts(scene: Scene, job: JobRecord) -> tuple[tuple[str, str], ...]:
     asks = f"{spec.min_workers}..{spec.max_workers} workers of {Shape.of(spec.worker_resources, spec.worker_labels)}"
     holding = _amounts(add_up(job.holdings.values()))
     waits = [f"{hold.subject}: {hold.reason}" for hold in _holds_of(scene, job)]
-    return _facts(
+    return facts_of(
         ("asks for", asks if spec.max_workers else "what it asks Ray for itself"),
         ("workers", str(job.workers) if open_ and (job.workers or spec.max_workers) else ""),
         ("waits for", "; ".join(waits) if open_ else ""),
@@ -247,7 +246,7 @@ def _why_not_larger(scene: Scene, job: JobRecord) -> str:
     if held := _holds_of(scene, job):
         return held[0].reason
     bought = {event.subject for event in _bought_for(scene, job)}
-    if coming := [node.launch_id for node in _coming(scene.fleet) if node.launch_id in bought]:
+    if coming := [node.launch_id for node in coming_of(scene.fleet) if node.launch_id in bought]:
         return f"nodes for it are on the way: {names_text(coming)}"
     granted = f"; it was granted {grants[-1].reason}" if grants else ""
     return f"nothing on record holds it back: its workers are starting, or it has not asked yet{granted}"
@@ -273,7 +272,7 @@ def _job_lines(scene: Scene, job: JobRecord) -> list[StoryLine | None]:
             shown = (event.attempt, event.phase, event.workers)
             what = f"{event.phase} with {count_text(event.workers, 'worker')}, attempt {event.attempt}"
             lines.append(StoryLine(at_s=event.at_s, what=what, reason=event.reason))
-    return [*lines, *_launch_lines(_bought_for(scene, job), scene)]
+    return [*lines, *launch_lines(_bought_for(scene, job), scene)]
 
 
 def _job_line(event: AnyEvent, job: JobRecord) -> StoryLine | None:
@@ -289,7 +288,7 @@ def _job_line(event: AnyEvent, job: JobRecord) -> StoryLine | None:
         case DecisionRecorded(action="grant" | "contract") if event.subject == job.job_id:
             return StoryLine(at_s=event.at_s, what=_DONE[event.action], reason=event.reason, beat=event.alternatives)
         case DecisionRecorded(action="hold") if job.job_id in _jobs_in(event.jobs, event.subject):
-            return _hold_line(event.subject, event.reason, event.alternatives, event.at_s)
+            return hold_line(event.subject, event.reason, event.alternatives, event.at_s)
         case _:
             return None
 
@@ -329,90 +328,27 @@ def _job_notes(scene: Scene, job: JobRecord) -> list[str]:
     return [f"What is held back without a name may be its own ({len(nameless)}): `tradewind why now`"]
 
 
-# --- now -------------------------------------------------------------------------------------------------------
-
-
-def now_story(scene: Scene, fleet_name: str, last: int = LAST["now"]) -> Story:
-    holds = scene.plan.holds if scene.plan else []
-    coming = _coming(scene.fleet)
-    groups = (
-        [_waiting_line(hold, scene) for hold in holds],
-        [_coming_line(node, scene.now_s) for node in coming],
-        _decision_lines(scene),
-    )
-    kept = [_newest(lines, last) for lines in groups]
-    notes = () if scene.plan else ("The controller has not looked yet: what waits is told after its first tick.",)
-    return Story(
-        about="now",
-        subject=fleet_name,
-        title=f"Fleet {fleet_name} now: {count_text(len(holds), 'thing')} held back, {len(coming)} on the way",
-        facts=_now_facts(scene),
-        lines=tuple(line for lines, _ in kept for line in lines),
-        notes=(*notes, *_cut_notes(replace(scene, is_cut=False), sum(left_out for _, left_out in kept))),
-    )
-
-
-def _now_facts(scene: Scene) -> tuple[tuple[str, str], ...]:
-    nodes = Counter(str(node.state) for node in scene.fleet.alive_nodes)
-    jobs = Counter(str(job.state) for job in scene.fleet.open_jobs)
-    return _facts(
-        ("asked for", names_text(scene.asked, "; ") or "nothing"),
-        ("jobs", counts_text(jobs) or "none open"),
-        ("nodes", counts_text(nodes) or "none"),
-        (
-            "cost",
-            f"{format_usd(scene.costs.rate_uusd_per_h)}/h now, {format_usd(scene.costs.total_uusd)} so far{scene.note}",
-        ),
-    )
-
-
-def _waiting_line(hold: Hold, scene: Scene) -> StoryLine:
-    said = (e.at_s for e in reversed(scene.decisions) if (e.subject, e.reason) == (hold.subject, hold.reason))
-    since_s = next(said, scene.plan.at_s if scene.plan else None)
-    return replace(_hold_line(hold.subject, hold.reason, hold.alternatives, since_s), group="Held back")
-
-
-def _coming_line(node: NodeRecord, now_s: float) -> StoryLine:
-    waited = format_duration(max(0.0, now_s - node.requested_at_s))
-    what = f"{node.launch_id}, {offer_text(node.offer)}, {node.state}, asked for {waited} ago"
-    return StoryLine(group="On the way", at_s=node.requested_at_s, what=what, reason=node.reason)
-
-
-def _decision_lines(scene: Scene) -> list[StoryLine]:
-    launches = _launch_lines([event for event in scene.decisions if event.action == "launch"], scene)
-    others = [
-        _hold_line(event.subject, event.reason, event.alternatives, event.at_s)
-        if event.action == "hold"
-        else StoryLine(
-            at_s=event.at_s, what=f"{event.action} {event.subject}", reason=event.reason, beat=event.alternatives
-        )
-        for event in scene.decisions
-        if event.action != "launch"
-    ]
-    return [replace(line, group="Decided last") for line in _in_order([*others, *launches])]
-
-
 # --- words -----------------------------------------------------------------------------------------------------
 
 
-def _launch_lines(events: Iterable[DecisionRecorded], scene: Scene, lead: str = "") -> Iterator[StoryLine]:
+def launch_lines(events: Iterable[DecisionRecorded], scene: Scene, lead: str = "") -> Iterator[StoryLine]:
     """Nodes of one market that were bought for the same reason one after the other are one line. A try that was
     refused stands in the line of the try after it."""
     nodes = scene.fleet.nodes
     final = [event for event in events if event.subject not in scene.superseded and event.subject in nodes]
-    for (offered, detail, *_), alike in groupby(final, key=lambda event: _bought_as(event, nodes[event.subject])):
+    for (offered, detail, *_), alike in groupby(final, key=lambda event: bought_as(event, nodes[event.subject])):
         first, *more = alike
         names = names_text([first.subject, *(event.subject for event in more)])
         what = f"{lead}asked for {names}, {offered}{f' ({detail})' if detail else ''}"
         yield _with_rivals(StoryLine(at_s=first.at_s, what=what, reason=first.reason), first, scene.fleet)
 
 
-def _bought_as(event: DecisionRecorded, node: NodeRecord) -> tuple[str, str, str, int]:
+def bought_as(event: DecisionRecorded, node: NodeRecord) -> tuple[str, str, str, int]:
     refused = node.detail if node.state is NodeState.FAILED else ""
     return offer_text(node.offer), refused, event.reason, round(event.at_s / 60)
 
 
-def _hold_line(subject: str, reason: str, ruled_out: tuple[str, ...], at_s: float | None) -> StoryLine:
+def hold_line(subject: str, reason: str, ruled_out: tuple[str, ...], at_s: float | None) -> StoryLine:
     return StoryLine(at_s=at_s, what=f"held back {subject}", reason=reason, ruled_out=ruled_out)
 
 
@@ -421,20 +357,20 @@ def _jobs_in(jobs: Sequence[str], text: str) -> list[str]:
     return list(dict.fromkeys([*jobs, *re.findall(r"\bjob ([^\s,;()]+)", text)]))
 
 
-def _coming(fleet: FleetState) -> list[NodeRecord]:
+def coming_of(fleet: FleetState) -> list[NodeRecord]:
     return [node for node in fleet.alive_nodes if node.state in (NodeState.REQUESTED, NodeState.BOOTING)]
 
 
-def _in_order(lines: Iterable[StoryLine | None]) -> list[StoryLine]:
+def in_order(lines: Iterable[StoryLine | None]) -> list[StoryLine]:
     """A cloud tells late when a bill began or ended: the log's order is not quite that of time."""
     return sorted((line for line in lines if line is not None), key=lambda line: line.at_s or 0.0)
 
 
-def _newest(lines: Sequence[StoryLine], last: int) -> tuple[list[StoryLine], int]:
+def newest(lines: Sequence[StoryLine], last: int) -> tuple[list[StoryLine], int]:
     return list(lines[-last:]), max(0, len(lines) - last)
 
 
-def _cut_notes(scene: Scene, left_out: int) -> list[str]:
+def cut_notes(scene: Scene, left_out: int) -> list[str]:
     notes = [f"{count_text(left_out, 'earlier line')} left out: `--last N` shows more."] if left_out else []
     if scene.is_cut:
         when = datetime.fromtimestamp(scene.events[0].at_s)
@@ -442,7 +378,7 @@ def _cut_notes(scene: Scene, left_out: int) -> list[str]:
     return notes
 
 
-def _facts(*pairs: tuple[str, str]) -> tuple[tuple[str, str], ...]:
+def facts_of(*pairs: tuple[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(pair for pair in pairs if pair[1])
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tradewind.autoscaler.actions import Drain, Plan
 from tradewind.autoscaler.demand import Demand, Need
-from tradewind.autoscaler.fleet import JobRecord, NodeRecord
+from tradewind.autoscaler.fleet import NodeRecord
 from tradewind.autoscaler.forecast import Forecast, Growth, GrowthBook, Outlook, SeriesKey, Span, unit_of
 from tradewind.autoscaler.forecast.candidates import LEVELS
 from tradewind.autoscaler.plan import make_plan
@@ -21,9 +21,7 @@ from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, RayStatus
 from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.testing import World, make_offer
 from tradewind.autoscaler.view import Limits, LoopSettings, NodeView, View, price_of
-from tradewind.autoscaler.wanted import wanted_of
-from tradewind.model import JobSpec, Target, Wish
-from tradewind.states import JobState, NodeState
+from tradewind.states import NodeState
 
 GPU = Shape.of({"GPU": 1})
 KEY = SeriesKey("a", GPU)
@@ -287,20 +285,6 @@ def test_requests_and_holdings_are_counted_by_accelerator() -> None:
     assert unit_of(Shape.of({"GPU": 4, "CPU": 8})) == (Shape.of({"GPU": 1, "CPU": 2}), 4)
     assert unit_of(Shape.of({"CPU": 3})) == (Shape.of({"CPU": 1}), 3)
     assert unit_of(Shape.of({"GPU": 0.5})) == (Shape.of({"GPU": 0.5}), 1)
-
-
-def test_wanted_is_what_is_granted_held_and_waits() -> None:
-    stated = JobSpec("s", "x", tenant="a", min_workers=1, max_workers=8, worker_resources={"GPU": 1})
-    plain = JobSpec("p", "x", tenant="b")
-    jobs = [JobRecord(spec.name, spec, JobState.RUNNING, 0.0) for spec in (stated, plain)]
-    snapshot = RaySnapshot(
-        pending=((Shape.of({"GPU": 1, "CPU": 2}), 3),),
-        holdings={("p", "n1"): {"GPU": 2.0, "CPU": 4.0}, ("s", "n2"): {"GPU": 4.0}},
-    )
-    wishes = [Wish("s", 1, 8, {"GPU": 1})]
-    found = wanted_of(snapshot, jobs, wishes, {"s": Target(1, 4)})
-    assert found == {SeriesKey("a", GPU): 4.0, SeriesKey("b", Shape.of({"GPU": 1, "CPU": 2})): 5.0}
-    assert wanted_of(RaySnapshot(), jobs[:1], (), {}) == {SeriesKey("a", GPU): 8.0}
 
 
 @pytest.mark.parametrize("buys_ahead", [True, False])

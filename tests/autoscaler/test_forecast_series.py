@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tradewind.autoscaler.forecast.demand_log import spans_of_events
 from tradewind.autoscaler.forecast.series import (
     Sampler,
     SeriesKey,
@@ -17,7 +18,6 @@ from tradewind.autoscaler.forecast.series import (
     Steps,
     series_of_jobs,
     series_of_spans,
-    spans_of_events,
 )
 from tradewind.autoscaler.shape import Shape
 from tradewind.events import AnyEvent, HoldingChanged, JobStateChanged, JobSubmitted

@@ -12,7 +12,7 @@ from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.market import BOOT_BLOCK_S, BOOT_FAILED, MarketMemory, scope_key
 from tradewind.autoscaler.testing import World, make_offer
 from tradewind.autoscaler.view import LoopSettings
-from tradewind.errors import Scope
+from tradewind.errors import PriceTooHigh, QuotaExceeded, Scope, Stockout
 from tradewind.events import LaunchRefused, LaunchRequested, NodeGone, NodeJoined, NodeLaunched
 from tradewind.model import Capacity, EndReason, Offer
 
@@ -47,12 +47,19 @@ class History:
         if ended_s is not None:
             self.fleet.apply(NodeGone(at_s=ended_s, launch_id=name, end=end, detail="its boot failed"))
 
-    def refused(self, at_s: float, scope: Scope = Scope.OFFER, block_s: float = 60.0, offer: Offer = HERE) -> None:
+    def refused(
+        self,
+        at_s: float,
+        scope: Scope = Scope.OFFER,
+        block_s: float = 60.0,
+        offer: Offer = HERE,
+        error: str = "Stockout",
+    ) -> None:
         self._count += 1
         name = f"n{self._count}"
         self.fleet.apply(LaunchRequested(at_s=at_s, launch_id=name, offer=offer, reason="r"))
         self.fleet.apply(
-            LaunchRefused(at_s=at_s, launch_id=name, error="Stockout", message="m", scope=scope, block_s=block_s)
+            LaunchRefused(at_s=at_s, launch_id=name, error=error, message="m", scope=scope, block_s=block_s)
         )
 
     def is_blocked(self, now_s: float, offer: Offer = HERE) -> bool:
@@ -97,6 +104,46 @@ def test_each_failure_soon_after_the_last_block_doubles_it_up_to_eight_times() -
         waits.append((until_s - now_s - 5) / BOOT_BLOCK_S)
         now_s = until_s + 1
     assert waits == [1, 2, 4, 8, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("error", "block_s", "minutes"),
+    [
+        ("Stockout", Stockout.block_s, [10, 20, 20, 20]),
+        ("PriceTooHigh", PriceTooHigh.block_s, [5, 10, 20, 20]),
+        ("QuotaExceeded", QuotaExceeded.block_s, [60, 120, 240, 480]),  # people must act
+    ],
+)
+def test_what_is_sold_out_is_asked_for_again_every_twenty_minutes(
+    error: str, block_s: float, minutes: list[int]
+) -> None:
+    past, now_s, waits = History(), 1000.0, []
+    for _ in minutes:
+        past.refused(now_s, block_s=block_s, error=error)
+        until_s = past.blocked_until_s(now_s + 1)
+        waits.append((until_s - now_s) / 60)
+        now_s = until_s + 1
+    assert waits == minutes
+
+
+def test_spot_that_is_back_is_bought_within_twenty_minutes() -> None:
+    """Somebody comes every four minutes, and goes again; for two hours the cheap market has nothing."""
+    w = World([HERE, THERE], LoopSettings(fleet="t", idle_timeout_s=5, min_node_life_s=1))
+    w.cloud.sold_out.add(HERE.market.key)
+
+    def come_and_go() -> None:
+        w.ray.submit({"GPU": 1})
+        w.run(120, interval_s=15)
+        w.ray.finish()
+        w.run(120, interval_s=15)
+
+    for _ in range(28):
+        come_and_go()
+    assert 3 < len([spec for spec in w.cloud.launch_calls if spec.offer == HERE]) <= 2 + 112 / 20
+    w.cloud.sold_out.clear()
+    for _ in range(6):
+        come_and_go()
+    assert [node for node in w.fleet.nodes.values() if node.offer == HERE and node.joined_at_s]
 
 
 def test_a_failure_long_after_the_last_one_starts_anew() -> None:

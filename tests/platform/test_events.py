@@ -34,6 +34,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     if get_origin(hint) is Mapping:
         key, value = get_args(hint)
         return st.dictionaries(values(key), values(value), max_size=3)
+    if get_origin(hint) is tuple and get_args(hint)[1:] == (...,):
+        return st.lists(values(get_args(hint)[0]), max_size=3).map(tuple)
     return st.from_type(hint)
 
 

@@ -31,10 +31,11 @@ from tradewind.events import (
     TerminateRequested,
 )
 from tradewind.model import EndReason, JobSpec, Phase, Target
-from tradewind.render import story_text
+from tradewind.render import clock, story_text
 from tradewind.states import JobState
 from tradewind.views import Costs
-from tradewind.why import Scene, job_story, node_story, now_story
+from tradewind.why import Scene, job_story, node_story
+from tradewind.why_now import now_story
 
 CHEAP = make_offer("azure/eastus2-a/nc64", usd_per_h=0.48, gpus=2)
 MIDDLE = make_offer("aws/use2-a/g4dn", usd_per_h=1.16, gpus=2)
@@ -327,6 +328,41 @@ def test_now_tells_what_is_held_back_since_when_what_comes_and_what_was_decided(
     assert fact(story, "asked for") == asked_for[0]
     assert fact(story, "nodes") == "1 requested"
     assert len(now_story(given, "test", last=1).lines) == 3
+
+
+def decided(at_s: float, action: str, subject: str, reason: str) -> DecisionRecorded:
+    return DecisionRecorded(at_s=at_s, action=action, subject=subject, reason=reason)
+
+
+def test_what_was_decided_alike_again_and_again_is_one_line() -> None:
+    log: list[AnyEvent] = [
+        decided(100.0, "hold", "ray", "is away"),
+        decided(200.0, "drain", "tw-a", "idle for 1m02s, and not needed"),
+        decided(300.0, "hold", "ray", "is away"),
+        decided(400.0, "drain", "tw-b", "idle for 6h05m, and not needed"),
+        decided(500.0, "hold", "cloud aws", "is away"),
+        decided(600.0, "hold", "ray", "is away"),
+    ]
+    story = now_story(scene(log, plan=Plan(999.0, (HOLD, HOLD))), "test")
+    lines = [line for line in story.lines if line.group == "Decided last"]
+    assert [(line.what, line.count, line.since_s, line.at_s) for line in lines] == [
+        ("drain tw-a, tw-b", 2, 200.0, 400.0),
+        ("held back cloud aws", 1, 500.0, 500.0),
+        ("held back ray", 3, 100.0, 600.0),
+    ]
+    assert len([line for line in story.lines if line.group == "Held back"]) == 1
+    text = " ".join(str(story).split())
+    assert f"held back ray: is away (3 times since {clock(100.0)})" in text
+    assert "held back cloud aws: is away (" not in text
+
+
+def test_launches_for_one_reason_are_one_line_and_those_of_another_market_are_not() -> None:
+    log = [*asked("tw-a", DEAR, at_s=10.0), *asked("tw-b", CHEAP, at_s=300.0), *asked("tw-c", DEAR, at_s=600.0)]
+    lines = [line for line in now_story(scene(log), "test").lines if line.group == "Decided last"]
+    assert [(line.what.partition(", gcp")[0].partition(", azure")[0], line.count) for line in lines] == [
+        ("asked for tw-b", 1),
+        ("asked for tw-a, tw-c", 2),
+    ]
 
 
 def test_before_the_first_tick_nothing_is_claimed() -> None:
