@@ -68,7 +68,8 @@ def _without_a_sure_way(view: ContractView, left_uusd: int) -> Iterator[Course]:
     hopeful = replace(view, spot=paid, budget_left_uusd=None)
     in_time = _cheapest_first(choices(hopeful))
     spare_uusd = left_uusd - spot[0].cost_uusd if spot else -math.inf
-    if possible := tuple(choice for choice in in_time if _leaves_both(view, choice, left_uusd, spare_uusd)):
+    possible = tuple(choice for choice in in_time if _leaves_both(view, choice, left_uusd, spare_uusd))
+    if possible and view.deadline_at_s is not None:
         yield Course(Aim.POSSIBLE, hopeful, possible)
     if not in_time and Nets(replace(view, deadline_at_s=None)).to_the_end(view.fastest, view.restart_s):
         yield Course(Aim.LATE, view, ())

@@ -26,6 +26,7 @@ _STEPS = 500.0
 _LONGEST_STEP_H = 0.25
 _MOST_STEPS = 3000.0
 _STOCK_OUT_H = 1.0
+_PATIENCE, _A_WEEK_H = 8.0, 168.0  # x the work, or a week: so long a budget without a deadline is looked at
 _COUNTS = (
     0.5,
     0.25,
@@ -46,7 +47,7 @@ class Outlook:
     finish_range_s: tuple[float, float]
     deadline_chance: float  # that it is done in time
     chance: float  # that deadline and budget are both kept
-    budget_chance: float = 1.0  # that it is done within the budget, however late
+    budget_chance: float = 1.0  # that it is done within the budget, late perhaps
 
     def __str__(self) -> str:
         return f"{self.chance:.0%}"
@@ -55,9 +56,9 @@ class Outlook:
 def outlook(view: ContractView, plays: int = 400, seed: int = 0) -> Outlook:
     played = _Plays(view, plays, seed)
     played.run()
-    done = ~played.is_stopped
+    done, goes_on = played.work_h <= 0.0, ~played.is_stopped
     in_time = done & (played.finish_h * 3600.0 <= _left_s(view) + 1.0)
-    finish_h = played.finish_h[done] if done.any() else played.finish_h
+    finish_h = played.finish_h[goes_on] if goes_on.any() else played.finish_h
     low, high = np.quantile(played.cost_uusd, [0.1, 0.9])
     first, last = np.quantile(finish_h, [0.1, 0.9]) * 3600.0
     return Outlook(
@@ -119,13 +120,20 @@ class _Plays:
 
     def run(self) -> None:
         self.finish_h[self.work_h <= 0.0] = 0.0
-        end_h = 3.0 * max(self.time_h, float(self.work_h[0]) + self.restart_h) + 10.0
+        end_h = self._end_h()
         while self.now_h < end_h and ((self.work_h > 0.0) & ~self.is_stopped).any():
             self._choose()
             self._work()
             self._change()
             self.now_h += self.step_h
         self.finish_h = np.minimum(self.finish_h, end_h)
+
+    def _end_h(self) -> float:
+        """What is not done then is taken to be never done. Who has no deadline and only spot in his budget may wait for
+        weeks; that is not looked at to the end."""
+        found_h = 3.0 * max(self.time_h, float(self.work_h[0]) + self.restart_h) + 10.0
+        is_patient = self.view.deadline_at_s is None and np.isfinite(self.budget_uusd)
+        return min(found_h, max(_PATIENCE * float(self.work_h[0]), _A_WEEK_H)) if is_patient else found_h
 
     def _choose(self) -> None:
         slack_h = self.time_h - self.now_h - self.work_h
