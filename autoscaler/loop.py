@@ -329,7 +329,7 @@ class Loop:
         for job_id, course in sorted(self.pilot.courses.items()):
             steer = course.steer
             if self.fleet.courses.get(job_id, "").split(": ")[0] != steer.what:
-                logger.info("contract %s: %s", job_id, steer.reason)
+                logger.log(logging.WARNING if steer.warning else logging.INFO, "contract %s: %s", job_id, steer.reason)
                 self.record(
                     DecisionRecorded(
                         at_s=self.clock.now_s(),

@@ -27,7 +27,7 @@ class Pace:
     accelerator: str = ""  # of the machines on which the last steps were taken
     phase: Phase | None = None
     phase_since_s: float = 0.0
-    _held_s: float = 0.0
+    held_s: float = 0.0  # when it last got room on a machine; 0: never
     _last: tuple[int, int, float] = (0, 0, 0.0)  # attempt, workers and time of the last steps
 
     def step_s(self, workers: int) -> float | None:
@@ -65,14 +65,14 @@ class Pace:
 
     def held(self, at_s: float) -> None:
         """It has got room on a machine."""
-        self._held_s = at_s
+        self.held_s = at_s
 
     def changed(self, event: PhaseChanged) -> None:
         if event.sequence <= self.sequence:
             return
         self.sequence = event.sequence
         if event.phase is Phase.TRAINING and self.phase in _BEGINNING:
-            began_s = max(self.phase_since_s, min(self._held_s, event.at_s))  # waiting for machines is no start
+            began_s = max(self.phase_since_s, min(self.held_s, event.at_s))  # waiting for machines is no start
             self.starts_s.append(max(0.0, event.at_s - began_s))
         if event.phase is not self.phase:
             self.phase, self.phase_since_s = event.phase, event.at_s
@@ -86,5 +86,5 @@ class Pace:
     def shift(self, jump_s: float) -> None:
         """The clock was set."""
         self.phase_since_s += jump_s
-        self._held_s += jump_s
+        self.held_s += jump_s
         self._last = (*self._last[:2], self._last[2] + jump_s)

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from tradewind.autoscaler.contract.decide import decide
 from tradewind.autoscaler.contract.live import Case, case_of
-from tradewind.autoscaler.contract.view import Choice, ContractDecision, ContractView
+from tradewind.autoscaler.contract.progress import MARGIN
+from tradewind.autoscaler.contract.view import Aim, Choice, ContractDecision, ContractView
 from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.autoscaler.moves import Holders, works
 from tradewind.autoscaler.packing_reasons import copies_on
@@ -161,21 +162,23 @@ def _ending(case: Case, why: str) -> Steer:
 
 
 def _is_bound(contract: ContractView) -> bool:
-    """Who has no deadline and can pay for on-demand to the end is in no need of waiting for spot."""
+    """Who has no deadline, and can pay for on-demand to the end at any size that he may have, needs no course."""
     if contract.deadline_at_s is not None or contract.budget_left_uusd is None:
         return contract.deadline_at_s is not None
-    sizes = range(1, len(contract.speeds) + 1)
-    hours = ((contract.work_left_s / contract.speeds[n - 1] + contract.restart_s) / 3600.0 * n for n in sizes)
-    return min(hours) * contract.on_demand_uusd_per_h > contract.budget_left_uusd
+    usable = (n for n in range(1, len(contract.speeds) + 1) if contract.speeds[n - 1] >= 1e-6)
+    return max(_on_demand_uusd(contract, size) for size in usable) > contract.budget_left_uusd
 
 
 def _decided(case: Case, contract: ContractView, view: View) -> ContractDecision:
-    """The policy's word, with two things that only a fleet knows: nothing can be waited for where no spot is sold, and
-    a job that moves to a node that is bought first loses no more than the handing over."""
+    """The policy's word, with what only a fleet knows: nothing can be waited for where no spot is sold, or by who has
+    no deadline and is paid on demand; work that was stated is checked by first steps before anybody waits; and a job
+    that moves to a node that is bought first loses no more than the handing over."""
     found = decide(contract)
-    if found.choice.capacity is None and not contract.spot and found.beaten:
-        best = min(found.beaten, key=lambda choice: choice.cost_uusd)
-        return replace(found, choice=best, reason="no spot market sells what fits it")
+    if found.choice.capacity is None and (why := _why_not_wait(case, contract, found)):
+        return replace(found, choice=_on_demand_of(found, contract), reason=why)
+    if case.will_tell and case.has_begun and contract.deadline_at_s is not None and contract.running is None:
+        why = "it lost its machines before its first steps could tell how much work there is"
+        return replace(found, choice=_on_demand_of(found, contract), reason=why)
     found, running = _settled(found, contract), contract.running
     if running is None and found.slack_s < contract.restart_s:
         slack = format_duration(found.slack_s) if found.slack_s > 0 else "no"
@@ -183,10 +186,30 @@ def _decided(case: Case, contract: ContractView, view: View) -> ContractDecision
         return replace(found, reason=f"{slack} slack, and a start takes {start}: on demand at once, as fast as it can")
     is_late = found.slack_s < contract.restart_s and found.slack_s >= view.settings.market.handover_s
     if is_late and running is not None and running.capacity is Capacity.SPOT and case.wish.can_move:
-        choice = Choice(contract.on_demand_key, Capacity.ON_DEMAND, contract.fastest, _on_demand_uusd(contract))
         slack = format_duration(found.slack_s)
-        return replace(found, choice=choice, reason=f"{slack} of slack are too little to lose a machine now")
+        reason = f"{slack} of slack are too little to lose a machine now"
+        return replace(found, choice=_on_demand_at(contract, contract.fastest), reason=reason)
     return found
+
+
+def _why_not_wait(case: Case, contract: ContractView, found: ContractDecision) -> str:
+    if not contract.spot:
+        return "no spot market sells what fits it"
+    if found.aim is Aim.SURE and contract.deadline_at_s is None:
+        return "no spot now, and its budget pays for on-demand to the end at this size"
+    if found.aim is Aim.SURE and case.will_tell:
+        return "no spot now, and its first steps are to tell whether there is as much work as was stated"
+    return ""
+
+
+def _on_demand_of(found: ContractDecision, contract: ContractView) -> Choice:
+    """The cheapest of those that were looked at."""
+    seen = [choice for choice in found.beaten if choice.capacity is Capacity.ON_DEMAND]
+    return min(seen, key=lambda choice: choice.cost_uusd, default=_on_demand_at(contract, contract.fastest))
+
+
+def _on_demand_at(contract: ContractView, size: int) -> Choice:
+    return Choice(contract.on_demand_key, Capacity.ON_DEMAND, size, _on_demand_uusd(contract, size))
 
 
 def _settled(found: ContractDecision, contract: ContractView) -> ContractDecision:
@@ -195,6 +218,9 @@ def _settled(found: ContractDecision, contract: ContractView) -> ContractDecisio
     running, best = contract.running, found.choice
     if running is None or best.capacity is Capacity.ON_DEMAND or best.key == running.key:
         return found
+    if running.capacity is Capacity.ON_DEMAND and _is_nearly_paid(found, contract, running.replicas):
+        reason = "its budget pays for on-demand to the end, but for what is kept in reserve"
+        return replace(found, choice=_on_demand_at(contract, running.replicas), reason=reason, aim=Aim.SURE)
     here = [other for other in found.beaten if (other.key, other.replicas) == (running.key, running.replicas)]
     needed_s = _SPARE * contract.restart_s + contract.tick_s
     if here and here[0].cost_uusd * (1.0 - _GAIN) <= best.cost_uusd:
@@ -206,18 +232,28 @@ def _settled(found: ContractDecision, contract: ContractView) -> ContractDecisio
     return found
 
 
-def _on_demand_uusd(contract: ContractView) -> float:
-    size = contract.fastest
-    return contract.on_demand_uusd_per_h * size * contract.work_left_s / contract.speeds[size - 1] / 3600.0
+def _is_nearly_paid(found: ContractDecision, contract: ContractView, size: int) -> bool:
+    """What is left pays for the work as it is thought to be, without the margin on it: nobody leaves on-demand for
+    that, since another start would cost more."""
+    if found.aim is not Aim.BUDGET or contract.budget_left_uusd is None:
+        return False
+    left_s = contract.work_left_s / (1.0 + MARGIN) / contract.speeds[size - 1]
+    return contract.on_demand_uusd_per_h * size * left_s / 3600.0 <= contract.budget_left_uusd
+
+
+def _on_demand_uusd(contract: ContractView, size: int) -> float:
+    left_s = contract.work_left_s / contract.speeds[size - 1] + contract.restart_s
+    return contract.on_demand_uusd_per_h * size * left_s / 3600.0
 
 
 def _steer(case: Case, contract: ContractView, decision: ContractDecision, view: View) -> Steer:
     choice, wish = decision.choice, case.wish
     replicas = max(choice.replicas, wish.min_replicas, 1)
     stays = contract.running is not None and contract.running.key == choice.key
+    warning = _warning(contract, decision)
     return Steer(
         case.job.job_id,
-        _what(choice),
+        _what(choice) + (f", {warning}" if warning else ""),
         f"{decision.reason}; {case.basis}",
         tuple(f"{_what(other)} at {format_usd(round(other.cost_uusd))} expected" for other in decision.beaten),
         waits=choice.capacity is None,
@@ -226,7 +262,16 @@ def _steer(case: Case, contract: ContractView, decision: ContractDecision, view:
         misplaced=frozenset(_misplaced(case, choice, stays, view)),
         is_net=choice.capacity is Capacity.ON_DEMAND and decision.slack_s >= contract.restart_s,
         is_urgent=decision.slack_s < _SPARE * contract.restart_s,
+        warning=warning,
     )
+
+
+def _warning(contract: ContractView, decision: ContractDecision) -> str:
+    """What of the contract is given up."""
+    if decision.aim is Aim.SHORT:
+        return "though its budget is below what the work costs anywhere"
+    is_given_up = decision.aim is Aim.BUDGET and contract.deadline_at_s is not None
+    return "the deadline gives way to the budget" if is_given_up else ""
 
 
 def _what(choice: Choice) -> str:

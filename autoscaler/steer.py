@@ -21,6 +21,7 @@ class Steer:
     misplaced: frozenset[str] = frozenset()  # launch ids that it is to leave, once there is room where it should be
     is_net: bool = False  # it is to get there, and has the time, even where nothing may be bought beside what it has
     is_urgent: bool = False  # there is no time to rest in
+    warning: str = ""  # what of the contract is given up; it is part of `what`, so that it is recorded once
 
     @property
     def reason(self) -> str:

@@ -72,6 +72,11 @@ class Purse:
         return self.limit_uusd - self.spent_uusd
 
     @property
+    def spendable_uusd(self) -> int:
+        """Without what stopping will cost: where nothing of it is left, the job is stopped."""
+        return self.left_uusd - round(self.rate_uusd_per_h * RESERVE_S / 3600)
+
+    @property
     def title(self) -> str:
         owner = "the fleet" if self.scope is Scope.FLEET else f"{self.scope} {self.name}"
         return f"the budget of {owner}, {format_usd(self.limit_uusd)}"

@@ -1,28 +1,36 @@
 """Where a job with a contract runs until the next tick: a pure function of a view, with its reason.
 
-The costs of all choices come from the tables of induction.py; the cheapest is taken. Before that, the safety net takes
-out every choice after which on-demand, begun at the next tick at the fastest size, could be late. It looks at the
-clock, the work and the restart alone: no belief about a market can switch it off. Where the deadline cannot be kept any
-more, the job goes on as fast as it can.
+The cheapest of all choices (choices.py) is taken that leaves a sure way to keep deadline and budget. Where there is
+none, less is asked for, step by step (`Aim`): first that both are kept as spot is expected to be; then, since a budget
+is hard and a job that has used it stops, that the work is done within it, however late; and where no known price would
+do that, as much of it as is paid. Where there is no budget, or enough of it, and too little time, the job goes on as
+fast as it can.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
-from tradewind.autoscaler.contract.induction import Table, Terms, solve
-from tradewind.autoscaler.contract.odds import YOUNG_H, odds_of, rounded, slot
-from tradewind.autoscaler.contract.view import Choice, ContractDecision, ContractView, SpotMarket
+from tradewind.autoscaler.contract.choices import Size, choices
+from tradewind.autoscaler.contract.nets import Nets
+from tradewind.autoscaler.contract.view import Aim, Choice, ContractDecision, ContractView
 from tradewind.model import Capacity
 from tradewind.units import format_duration, format_usd
 
-_EPSILON_S = 1e-3
-_FAR = 20.0  # slack of so many times the work is as good as no deadline
-_LOOKED_AT = 2  # spot markets, beside the one that the job is in
-_ALL_SIZES = 8  # of more replicas than that, only every half octave is looked at
-_SIZES_PER_OCTAVE = 2  # tables answer for work and slack up to such steps
 _ON_DEMAND, _SPOT = Capacity.ON_DEMAND, Capacity.SPOT
+CHEAP_END = 0.75  # of the expected cost of keeping a deadline: about one job in ten costs less
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What is aimed at, the view in which only that is asked for, and the choices that it leaves, the cheapest first.
+    No choices: too late."""
+
+    aim: Aim
+    view: ContractView
+    choices: tuple[Choice, ...]
 
 
 def decide(view: ContractView) -> ContractDecision:
@@ -30,194 +38,100 @@ def decide(view: ContractView) -> ContractDecision:
     if view.work_left_s <= 0.0:
         return ContractDecision(Choice("", None, 0, 0.0), "the work is done", slack_s)
     if view.budget_left_uusd is not None and view.budget_left_uusd <= 0:
-        return ContractDecision(Choice("", None, 0, 0.0), "the budget is spent", slack_s)
-    found = sorted(choices(view), key=lambda choice: choice.cost_uusd)
-    if not found:
+        return ContractDecision(Choice("", None, 0, 0.0), "the budget is spent", slack_s, aim=Aim.SHORT)
+    course = course_of(view)
+    if not course.choices:
         return _hurry(view, slack_s)
-    best = found[0]
-    return ContractDecision(best, _reason(view, best, slack_s), slack_s, tuple(found[1:4]))
-
-
-def choices(view: ContractView) -> Iterator[Choice]:
-    """All that the safety net lets through: with the number of replicas that is there now (it needs no restart), with
-    the one that is cheapest for the work, and from there with more and with fewer as long as that is expected to cost
-    less. More replicas are used when the deadline, or their speed for the money, is worth it."""
-    sizes = _sizes(view)
-    begin = [size for size in (_now(view), _start(view, sizes)) if size]
-    found: dict[int, float] = {}
-    for first in dict.fromkeys(begin):
-        yield from _look(view, first, found)
-    for way in (sizes, sizes[::-1]):
-        best = min(found, key=lambda size: found[size], default=0)
-        for size in way[way.index(best) + 1 :] if best in way else ():
-            if size not in found:
-                yield from _look(view, size, found)
-            if found[size] >= found[best]:
-                break
-            best = size
-
-
-def _look(view: ContractView, size: int, found: dict[int, float]) -> Iterator[Choice]:
-    """A size is left out where even on spot alone it would cost more than another is expected to."""
-    known = min(found.values(), default=math.inf)
-    found[size] = math.inf
-    if _cheapest_uusd(view, size) >= known:
-        return
-    for choice in Size(view, size).choices():
-        found[size] = min(found[size], choice.cost_uusd)
-        yield choice
-
-
-def _sizes(view: ContractView) -> list[int]:
-    """Those that are looked at, the smallest first."""
-    most = len(view.speeds)
-    found = {_now(view), _start(view, range(1, most + 1)), view.fastest, *range(1, min(most, _ALL_SIZES) + 1)}
-    size = _ALL_SIZES
-    while size < most:
-        found |= {size, size * 3 // 2}
-        size *= 2
-    return sorted(size for size in found if 0 < size <= most)
-
-
-def _now(view: ContractView) -> int:
-    return view.running.replicas if view.running else 0
-
-
-def _start(view: ContractView, sizes: Sequence[int]) -> int:
-    """Of all that are in time, the cheapest for the work; 0 where none is."""
-    fit = [size for size in sizes if view.slack_s(size) >= view.restart_s - _EPSILON_S]
-    return min(fit, key=lambda size: (size / view.speeds[size - 1], size), default=0)
-
-
-def _cheapest_uusd(view: ContractView, replicas: int) -> float:
-    prices = [view.on_demand_uusd_per_h, *(market.price_uusd_per_h for market in view.spot)]
-    return min(prices) * replicas * view.work_left_s / view.speeds[replicas - 1] / 3600.0
-
-
-class Size:
-    """The choices with one number of replicas."""
-
-    def __init__(self, view: ContractView, replicas: int) -> None:
-        self.view, self.replicas = view, replicas
-        self.work_h = view.work_left_s / view.speeds[replicas - 1] / 3600.0
-        self.slack_h = min(view.slack_s(replicas) / 3600.0, _FAR * max(self.work_h, 1.0))
-        self.restart_h = view.restart_s / 3600.0
-        self.net_s = view.slack_s(view.fastest) - view.restart_s + _EPSILON_S  # what may be lost until the next tick
-        self.uusd = view.on_demand_uusd_per_h * replicas  # an hour of it
-        self.here = view.running if view.running and view.running.replicas == replicas else None
-        self.warming_h = self.here.warming_s / 3600.0 if self.here else 0.0
-        open_h = [market.age_h for market in view.spot if market.is_open]
-        self.is_up = bool(open_h)
-        # Of all markets as one: who loses a machine while another is open is as well off as before, but for the move.
-        self.age_h = open_h[0] if open_h and len(view.spot) == 1 else view.together_age_h
-
-    def choices(self) -> Iterator[Choice]:
-        if self.slack_h + _EPSILON_S / 3600.0 < self._begin_h(_ON_DEMAND, self.view.on_demand_key):
-            return
-        yield self._on_demand()
-        if not self.is_up and self._has_cheap_spot() and self.net_s >= self.view.tick_s:
-            table = self.table()
-            hours = table.at(table.idle, self.age_h >= YOUNG_H, self.work_h, self.slack_h)
-            yield Choice("", None, self.replicas, hours * self.uusd)
-        reaction_s = self.view.tick_s if self.view.reaction_s is None else self.view.reaction_s
-        for market in self._candidates():
-            lost_h = self._begin_h(_SPOT, market.key)
-            if self._may_lose(lost_h * 3600.0 + reaction_s):
-                yield self._spot(market, lost_h)
-
-    def _may_lose(self, lost_s: float) -> bool:
-        """Whether on-demand is in time after a tick of which so much is lost: at the fastest size, for which slower
-        work takes slack as well, or at this one."""
-        view = self.view
-        behind = 1.0 - view.speeds[self.replicas - 1] / view.speeds[view.fastest - 1]
-        fastest_s = self.net_s - behind * max(0.0, view.tick_s - lost_s)
-        return max(fastest_s, view.slack_s(self.replicas) - view.restart_s + _EPSILON_S) >= lost_s
-
-    def _has_cheap_spot(self) -> bool:
-        """Who waits for spot that costs no less waits for nothing."""
-        return any(market.price_uusd_per_h < self.view.on_demand_uusd_per_h for market in self.view.spot)
-
-    def _candidates(self) -> list[SpotMarket]:
-        """Open markets that are worth a table: the best ones. Who is on spot looks at cheaper ones alone: he can still
-        move at the same cost when he has lost his machine."""
-        found = sorted((each for each in self.view.spot if each.is_open), key=self._price)
-        here = [each for each in found if self.here and each.key == self.here.key]
-        cheaper = [each for each in found if not here or each.price_uusd_per_h < here[0].price_uusd_per_h]
-        return here + cheaper[:_LOOKED_AT]
-
-    def _begin_h(self, capacity: Capacity, key: str) -> float:
-        """Time until work goes on there."""
-        is_there = self.here and self.here.key == key and self.here.capacity is capacity
-        return self.warming_h if is_there else self.restart_h
-
-    def _on_demand(self) -> Choice:
-        lost_h = self._begin_h(_ON_DEMAND, self.view.on_demand_key)
-        left_h = self.slack_h - lost_h
-        hours = self.table().on_demand_h(self.work_h, left_h, self.is_up, self.age_h >= YOUNG_H) + lost_h
-        return Choice(self.view.on_demand_key, _ON_DEMAND, self.replicas, hours * self.uusd)
-
-    def _spot(self, market: SpotMarket, lost_h: float) -> Choice:
-        table = self.table(market)
-        price = market.price_uusd_per_h / self.view.on_demand_uusd_per_h
-        hours = table.at(table.spot, self.age_h >= YOUNG_H, self.work_h, self.slack_h - lost_h) + price * lost_h
-        return Choice(market.key, _SPOT, self.replicas, hours * self.uusd)
-
-    def market(self) -> SpotMarket:
-        """The spot market that is best now, or was: its rates stand for those to come."""
-        return min(self.view.spot, key=lambda each: (not each.is_open, self._price(each)))
-
-    def _stand_in(self, market: SpotMarket) -> SpotMarket:
-        """Where he will be after a loss: the best of those that are open and no dearer. How often he will be lost then
-        is what counts, not how soon he loses what he has now."""
-        found = [each for each in self.view.spot if each.is_open and each.price_uusd_per_h <= market.price_uusd_per_h]
-        return min(found, key=self._price, default=market)
-
-    def _price(self, market: SpotMarket) -> tuple[float, float]:
-        """Of an hour of work there, with the restart that a loss will cost; then the one that has been open longest."""
-        loss_per_h = market.seen.rate_per_h(slot(True, market.age_h))
-        return market.price_uusd_per_h * (1.0 + loss_per_h * self.restart_h), -market.age_h
-
-    def table(self, market: SpotMarket | None = None) -> Table:
-        """With the rates and the price of one market."""
-        view = self.view
-        if market is None and view.spot:
-            market = self.market()
-        seen = self._stand_in(market).seen if market else view.together
-        price = market.price_uusd_per_h / view.on_demand_uusd_per_h if market else 1.0
-        return solve(
-            Terms(
-                odds_of(view.together, seen, len(view.spot)),
-                round(price, 2),
-                rounded(self.restart_h, 8) if self.restart_h > 0.0 else 0.0,
-                _above(self.work_h),
-                _above(max(self.slack_h, 2.0 * self.restart_h, 0.1)),
-            )
-        )
+    best, *others = course.choices
+    reason = _reason(course.view, best, course.view.slack_s(view.fastest)) + _why_not_sure(view, course)
+    return ContractDecision(best, reason, course.view.slack_s(view.fastest), tuple(others[:3]), course.aim)
 
 
 def sized(view: ContractView) -> Size:
-    """With the number of replicas that is cheapest now; the fastest where no choice is in time."""
-    best = min(choices(view), key=lambda choice: choice.cost_uusd, default=None)
-    return Size(view, best.replicas if best else view.fastest)
+    """With the number of replicas that is chosen now; the fastest where no choice is in time."""
+    course = course_of(view)
+    return Size(course.view, course.choices[0].replicas if course.choices else view.fastest)
 
 
-def _above(hours: float) -> float:
-    """The next step above: one table serves for many ticks."""
-    return float(2.0 ** (math.ceil(math.log2(max(hours, 0.01)) * _SIZES_PER_OCTAVE) / _SIZES_PER_OCTAVE))
+def course_of(view: ContractView) -> Course:
+    found = _cheapest_first(choices(view))
+    if found or view.budget_left_uusd is None:
+        return Course(Aim.SURE if found else Aim.LATE, view, found)
+    return next(_without_a_sure_way(view, view.budget_left_uusd))
+
+
+def _without_a_sure_way(view: ContractView, left_uusd: int) -> Iterator[Course]:
+    """What may be aimed at instead, the best first. Of spot, only the markets count whose price pays for the rest."""
+    paid = tuple(each for each in view.spot if _at_least_uusd(view, each.price_uusd_per_h) <= left_uusd)
+    patient = replace(view, spot=paid, deadline_at_s=None, budget_left_uusd=None)
+    spot = _cheapest_first(_no_on_demand(choices(patient)))
+    hopeful = replace(view, spot=paid, budget_left_uusd=None)
+    in_time = _cheapest_first(choices(hopeful))
+    spare_uusd = left_uusd - spot[0].cost_uusd if spot else -math.inf
+    possible = tuple(choice for choice in in_time if _leaves_both(view, choice, left_uusd, spare_uusd))
+    if possible and view.deadline_at_s is not None:
+        yield Course(Aim.POSSIBLE, hopeful, possible)
+    if not in_time and Nets(replace(view, deadline_at_s=None)).to_the_end(view.fastest, view.restart_s):
+        yield Course(Aim.LATE, view, ())
+    late = replace(view, deadline_at_s=None)
+    if sure := _cheapest_first(choices(late)):
+        yield Course(Aim.BUDGET, late, sure)
+    if spot:
+        yield Course(Aim.BUDGET, patient, spot)
+    anything = replace(patient, spot=view.spot)
+    spot = _cheapest_first(_no_on_demand(choices(anything)))
+    yield Course(Aim.SHORT, anything, spot or _cheapest_first(choices(anything)))
+
+
+def _leaves_both(view: ContractView, choice: Choice, left_uusd: int, spare_uusd: float) -> bool:
+    """On demand alone would pass the budget, so it is of use only where keeping the deadline is not beyond hope, while
+    there is time to leave it for spot again, and while what is left afterwards pays for the rest on spot, waited for
+    as long as it takes."""
+    if choice.capacity is not _ON_DEMAND:
+        return True
+    if CHEAP_END * choice.cost_uusd > left_uusd:
+        return False
+    here = view.running
+    is_here = here is not None and (here.key, here.replicas) == (choice.key, choice.replicas)
+    begin_s = here.warming_s if here is not None and is_here else view.restart_s
+    price = view.on_demand_uusd_per_h * choice.replicas
+    in_time = view.slack_s(choice.replicas) - begin_s >= 2.0 * view.restart_s + view.tick_s
+    return in_time and price * (begin_s + view.tick_s) / 3600.0 <= spare_uusd
+
+
+def _cheapest_first(found: Iterable[Choice]) -> tuple[Choice, ...]:
+    return tuple(sorted(found, key=lambda choice: choice.cost_uusd))
+
+
+def _no_on_demand(found: Iterable[Choice]) -> Iterator[Choice]:
+    return (choice for choice in found if choice.capacity is not _ON_DEMAND)
+
+
+def _at_least_uusd(view: ContractView, price_uusd_per_h: int) -> float:
+    """The rest at this price, without any loss, at the size that is cheapest for the work."""
+    per_work = min((number + 1) / speed for number, speed in enumerate(view.speeds))
+    return price_uusd_per_h * per_work * view.work_left_s / 3600.0
+
+
+# --- in words -------------------------------------------------------------------------------------------------------
 
 
 def _hurry(view: ContractView, slack_s: float) -> ContractDecision:
     """Too late for a restart. Who runs goes on where he is; others begin on demand, at the fastest size."""
-    cost_uusd = view.on_demand_uusd_per_h * view.fastest * view.work_left_s / view.speeds[view.fastest - 1] / 3600.0
-    late_s = format_duration(max(0.0, view.restart_s - slack_s))
+    cost_uusd = _on_demand_uusd(view)
     if view.running is not None:
         here = view.running
         reason = "a move would be too late: it goes on where it is"
-        return ContractDecision(Choice(here.key, here.capacity, here.replicas, cost_uusd), reason, slack_s)
+        choice = Choice(here.key, here.capacity, here.replicas, cost_uusd)
+        return ContractDecision(choice, reason, slack_s, aim=Aim.LATE)
     choice = Choice(view.on_demand_key, _ON_DEMAND, view.fastest, cost_uusd)
-    return ContractDecision(
-        choice, f"the deadline cannot be kept, it will be {late_s} late: as fast as it can", slack_s
-    )
+    late = format_duration(max(0.0, view.restart_s - slack_s))
+    reason = f"the deadline cannot be kept, it will be {late} late: as fast as it can"
+    return ContractDecision(choice, reason, slack_s, aim=Aim.LATE)
+
+
+def _on_demand_uusd(view: ContractView) -> float:
+    return view.on_demand_uusd_per_h * view.fastest * view.work_left_s / view.speeds[view.fastest - 1] / 3600.0
 
 
 def _reason(view: ContractView, best: Choice, slack_s: float) -> str:
@@ -229,3 +143,17 @@ def _reason(view: ContractView, best: Choice, slack_s: float) -> str:
         return f"spot in {best.key} x {best.replicas}, {slack}: {cost}"
     net = " (safety net)" if slack_s - view.restart_s < view.tick_s else ""
     return f"on demand x {best.replicas}{net}, {slack}: {cost}"
+
+
+def _why_not_sure(view: ContractView, course: Course) -> str:
+    """What a budget has changed; nothing where all of the contract is sure."""
+    left = format_usd(view.budget_left_uusd or 0)
+    if course.aim is Aim.POSSIBLE:
+        return f"; {left} are left, which on demand alone would pass"
+    if course.aim is Aim.BUDGET and view.deadline_at_s is None:
+        return f"; {left} are left, and only spot is paid by that"
+    if course.aim is Aim.BUDGET:
+        return f"; the deadline is not to be kept with the {left} that are left, and gives way to the budget"
+    if course.aim is Aim.SHORT:
+        return f"; {left} are left, less than the work costs anywhere: it goes on as far as that pays"
+    return ""

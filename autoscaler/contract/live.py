@@ -11,7 +11,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tradewind.autoscaler.contract.odds import Watch
-from tradewind.autoscaler.contract.progress import boot_s, start_s, unsaved_s, warming_s, work_of
+from tradewind.autoscaler.contract.progress import (
+    boot_s,
+    has_begun,
+    start_s,
+    unsaved_s,
+    warming_s,
+    will_tell,
+    work_of,
+)
 from tradewind.autoscaler.contract.view import ContractView, Running, SpotMarket
 from tradewind.autoscaler.contract.watching import watch_of
 from tradewind.autoscaler.fleet import FleetState, JobRecord
@@ -35,6 +43,9 @@ class Case:
     contract: ContractView | None = None
     unknown: str = ""
     basis: str = ""  # where the work comes from, in words
+    is_stated: bool = False  # nothing but what the person said
+    will_tell: bool = False  # ... until its first steps are taken
+    has_begun: bool = False  # it has had machines, or still has
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +93,8 @@ def case_of(
         running=_running(job, wish, here, view.now_s, restart_s, fleet),
         speeds=work.speeds,
     )
-    return Case(job, wish, here, found, basis=work.basis)
+    tells = work.is_stated and will_tell(pace, wish)
+    return Case(job, wish, here, found, "", work.basis, work.is_stated, tells, has_begun(pace))
 
 
 def _why_unknown(job: JobRecord) -> str:

@@ -2,9 +2,9 @@
 
 Each play draws its own rates from the posterior of odds.py (so little knowledge gives wide ranges; outages of other
 days are less alike than those of a Poisson process, so fewer of them count), then spells from these rates, and decides
-by the same table and the same safety net as decide.py. Steps are a tick, or a 500th of the time left (of a long job a
-quarter of an hour) if that is longer. On-demand may be out of stock when it is asked for: then it waits, an hour on the
-mean.
+by the same table and the same nets as decide.py; who has used his budget stops. Steps are a tick, or a 500th of the
+time left (of a long job a quarter of an hour) if that is longer. On-demand may be out of stock when it is asked for:
+then it waits, an hour on the mean.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tradewind.autoscaler.contract.decide import sized
+from tradewind.autoscaler.contract.decide import CHEAP_END, sized
 from tradewind.autoscaler.contract.induction import Table
 from tradewind.autoscaler.contract.odds import PRIOR_ENDS, YOUNG_H, Tally
 from tradewind.autoscaler.contract.view import ContractView
 from tradewind.model import Capacity
 
 Many = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 _STEPS = 500.0
 _LONGEST_STEP_H = 0.25
 _MOST_STEPS = 3000.0
 _STOCK_OUT_H = 1.0
+_PATIENCE, _A_WEEK_H = 8.0, 168.0  # x the work, or a week: so long a budget without a deadline is looked at
 _COUNTS = (
     0.5,
     0.25,
@@ -36,14 +38,16 @@ _NOTHING, _SPOT, _ON_DEMAND = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Of all plays. Ranges hold four of five: from 10 to 90 %."""
+    """Of all plays. Ranges hold four of five: from 10 to 90 %. Where a budget ends some of them, costs are what is
+    spent until then, and the finish is that of those that are done (of the stop, where none is)."""
 
     cost_uusd: int  # mean
     cost_range_uusd: tuple[int, int]
     finish_s: float  # mean, from now on
     finish_range_s: tuple[float, float]
-    deadline_chance: float
+    deadline_chance: float  # that it is done in time
     chance: float  # that deadline and budget are both kept
+    budget_chance: float = 1.0  # that it is done within the budget, late perhaps
 
     def __str__(self) -> str:
         return f"{self.chance:.0%}"
@@ -52,18 +56,19 @@ class Outlook:
 def outlook(view: ContractView, plays: int = 400, seed: int = 0) -> Outlook:
     played = _Plays(view, plays, seed)
     played.run()
-    in_time = played.finish_h * 3600.0 <= _left_s(view) + 1.0
-    budget_uusd = np.inf if view.budget_left_uusd is None else float(view.budget_left_uusd)
-    kept = in_time & (played.cost_uusd <= budget_uusd)
+    done, goes_on = played.work_h <= 0.0, ~played.is_stopped
+    in_time = done & (played.finish_h * 3600.0 <= _left_s(view) + 1.0)
+    finish_h = played.finish_h[goes_on] if goes_on.any() else played.finish_h
     low, high = np.quantile(played.cost_uusd, [0.1, 0.9])
-    first, last = np.quantile(played.finish_h, [0.1, 0.9]) * 3600.0
+    first, last = np.quantile(finish_h, [0.1, 0.9]) * 3600.0
     return Outlook(
         round(float(played.cost_uusd.mean())),
         (round(float(low)), round(float(high))),
-        float(played.finish_h.mean() * 3600.0),
+        float(finish_h.mean() * 3600.0),
         (float(first), float(last)),
         float(in_time.mean()),
-        float(kept.mean()),
+        float(in_time.mean()),
+        float(done.mean()),
     )
 
 
@@ -82,8 +87,9 @@ class _Plays:
     """All plays side by side: one entry each."""
 
     def __init__(self, view: ContractView, plays: int, seed: int) -> None:
-        self.view, self.random = view, np.random.default_rng(seed)
-        size = sized(view)
+        size, self.random = sized(view), np.random.default_rng(seed)
+        budget_uusd, view = view.budget_left_uusd, size.view  # what is asked for now
+        self.view = view
         self.table: Table = size.table()
         self.uusd, self.restart_h = size.uusd, size.restart_h
         self.time_h = size.work_h + size.slack_h
@@ -102,6 +108,8 @@ class _Plays:
         self.age_h = np.full(plays, min(size.age_h, 1e6))
         self.warming_h = np.full(plays, size.warming_h)
         self.cost_uusd, self.finish_h = np.zeros(plays), np.full(plays, np.inf)
+        self.budget_uusd = np.inf if budget_uusd is None else float(budget_uusd)
+        self.is_stopped = np.zeros(plays, bool)
         self.now_h = 0.0
 
     def _draw(self, seen: Tally, slot: int, plays: int) -> Many:
@@ -112,13 +120,20 @@ class _Plays:
 
     def run(self) -> None:
         self.finish_h[self.work_h <= 0.0] = 0.0
-        end_h = 3.0 * max(self.time_h, float(self.work_h[0]) + self.restart_h) + 10.0
-        while self.now_h < end_h and (self.work_h > 0.0).any():
+        end_h = self._end_h()
+        while self.now_h < end_h and ((self.work_h > 0.0) & ~self.is_stopped).any():
             self._choose()
             self._work()
             self._change()
             self.now_h += self.step_h
         self.finish_h = np.minimum(self.finish_h, end_h)
+
+    def _end_h(self) -> float:
+        """What is not done then is taken to be never done. Who has no deadline and only spot in his budget may wait for
+        weeks; that is not looked at to the end."""
+        found_h = 3.0 * max(self.time_h, float(self.work_h[0]) + self.restart_h) + 10.0
+        is_patient = self.view.deadline_at_s is None and np.isfinite(self.budget_uusd)
+        return min(found_h, max(_PATIENCE * float(self.work_h[0]), _A_WEEK_H)) if is_patient else found_h
 
     def _choose(self) -> None:
         slack_h = self.time_h - self.now_h - self.work_h
@@ -131,14 +146,38 @@ class _Plays:
         start = table.at_all(table.spot, is_old, self.work_h, slack_h - self.restart_h)
         start += self.spot_price * self.restart_h
         wait = table.at_all(table.idle, is_old, self.work_h, slack_h)
-        to_spot = self.is_up & (self.place != _SPOT) & (slack_h >= 2.0 * self.restart_h) & (start < best)
-        to_none = ~self.is_up & (slack_h >= self.restart_h + self.step_h) & (wait < best)
-        to_demand = ~to_spot & ~to_none & (self.place != _SPOT) & ~is_here
+        may_spot = self.is_up & (self.place != _SPOT) & (slack_h >= 2.0 * self.restart_h)
+        may_wait = ~self.is_up & (slack_h >= self.restart_h + self.step_h)
+        if np.isfinite(self.budget_uusd):
+            best, may_spot, may_wait = self._within(best, lost_h, slack_h, may_spot, may_wait)
+        to_spot = may_spot & (start < best)
+        to_none = may_wait & (wait < best)
+        to_demand = ~to_spot & ~to_none & (self.place != _SPOT) & ~is_here & ~np.isinf(best)
         self._move(to_spot, _SPOT)
         self._move(to_demand, _ON_DEMAND)
-        self.place = np.where(to_none, _NOTHING, self.place)
+        leaves = to_none | (np.isinf(best) & (self.place == _ON_DEMAND) & ~to_spot)
+        self.place = np.where(leaves, _NOTHING, self.place)
 
-    def _move(self, who: NDArray[np.bool_], place: int) -> None:
+    def _within(
+        self, best: Many, lost_h: Many, slack_h: Many, may_spot: Flags, may_wait: Flags
+    ) -> tuple[Many, Flags, Flags]:
+        """The same with a budget (decide.py): on-demand that is out of the question costs infinitely much, and where
+        the deadline has given way, spot and waiting may take any time."""
+        left_h = (self.budget_uusd - self.cost_uusd) / self.uusd
+        is_paid = self.work_h + lost_h <= left_h
+        again_h = self.work_h + self.restart_h
+        sure_spot = may_spot & (again_h + self.spot_price * self.restart_h <= left_h)
+        sure_wait = may_wait & (again_h <= left_h)
+        patient_h = self.spot_price * (again_h + self.restart_h * self.work_h * self.losses[1])
+        has_time = slack_h - lost_h >= 2.0 * self.restart_h + self.step_h
+        is_possible = has_time & (lost_h + self.step_h + patient_h <= left_h) & (CHEAP_END * best <= left_h)
+        is_open = ~is_paid & (may_spot | may_wait | is_possible)  # both may still be kept, though nothing is sure
+        is_late = ~is_paid & ~is_open
+        may_spot = np.where(is_paid, sure_spot, may_spot | (is_late & self.is_up & (self.place != _SPOT)))
+        may_wait = np.where(is_paid, sure_wait, may_wait | (is_late & ~self.is_up))
+        return np.where(is_paid | is_possible, best, np.inf), may_spot, may_wait
+
+    def _move(self, who: Flags, place: int) -> None:
         self.place = np.where(who, place, self.place)
         self.warming_h = np.where(who, self.restart_h, self.warming_h)
         if place == _ON_DEMAND and self.view.on_demand_refusal:
@@ -146,10 +185,15 @@ class _Plays:
             self.warming_h = self.warming_h + is_out * self.random.exponential(_STOCK_OUT_H, len(who))
 
     def _work(self) -> None:
-        runs = (self.place != _NOTHING) & (self.work_h > 0.0)
+        runs = (self.place != _NOTHING) & (self.work_h > 0.0) & ~self.is_stopped
         warm_h = np.where(runs, np.minimum(self.warming_h, self.step_h), 0.0)
         used_h = np.where(runs, np.minimum(self.step_h, warm_h + self.work_h), 0.0)
-        self.cost_uusd += used_h * np.where(self.place == _SPOT, self.spot_price, 1.0) * self.uusd
+        price = np.where(self.place == _SPOT, self.spot_price, 1.0) * self.uusd
+        is_short = runs & (self.cost_uusd + used_h * price > self.budget_uusd + 1.0)
+        self.finish_h = np.where(is_short, self.now_h, self.finish_h)
+        self.is_stopped, runs = self.is_stopped | is_short, runs & ~is_short
+        used_h = np.where(is_short, 0.0, used_h)
+        self.cost_uusd = np.where(is_short, self.budget_uusd, self.cost_uusd + used_h * price)
         is_done = runs & (warm_h + self.work_h <= self.step_h)
         self.finish_h = np.where(is_done, self.now_h + used_h, self.finish_h)
         self.work_h = np.where(is_done, 0.0, self.work_h - (used_h - warm_h))
@@ -165,8 +209,8 @@ class _Plays:
         self.is_up = self.is_up ^ ends
         self.age_h = np.where(ends, 0.0, self.age_h + self.step_h)
 
-    def _happens(self, rate_per_h: Many) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = self.random.random(len(rate_per_h)) < 1.0 - np.exp(-rate_per_h * self.step_h)
+    def _happens(self, rate_per_h: Many) -> Flags:
+        found: Flags = self.random.random(len(rate_per_h)) < 1.0 - np.exp(-rate_per_h * self.step_h)
         return found
 
 

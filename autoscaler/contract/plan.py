@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tradewind.autoscaler.contract.decide import choices
+from tradewind.autoscaler.contract.choices import choices
 from tradewind.autoscaler.contract.outlook import Outlook, outlook
 from tradewind.autoscaler.contract.view import ContractView
 from tradewind.units import format_duration, format_usd

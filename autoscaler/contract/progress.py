@@ -14,6 +14,7 @@ from tradewind.autoscaler.fleet import JobRecord
 from tradewind.autoscaler.knowledge import Knowledge, circles
 from tradewind.autoscaler.pace import Pace
 from tradewind.model import Market, Wish
+from tradewind.units import format_duration
 
 SCALING = 0.9  # twice the replicas are so many times twice as fast, until it is measured
 USUAL_START_S = 60.0  # from having machines to the first step, until it is measured
@@ -28,6 +29,7 @@ class Work:
     speeds: tuple[float, ...]  # by number of replicas, of one
     step_s: float = 0.0  # of one replica; 0: not measured
     basis: str = ""  # where it comes from, in words
+    is_stated: bool = False  # nothing but what the person said
 
 
 def law(replicas: float) -> float:
@@ -43,15 +45,30 @@ def work_of(job: JobRecord, pace: Pace | None, wish: Wish, most: int) -> Work | 
     if job.total_steps and measured:
         work = _by_steps(job, measured, sizes)
         if pace.measured_s < _TRUSTED_S and stated_s is not None and stated_s > work.left_s:
-            work = Work(stated_s, work.speeds, work.step_s, "as it was stated")
+            work = Work(stated_s, work.speeds, work.step_s, _stated(job))
     elif stated_s is not None and stated_s > 0.0:
-        work = Work(stated_s, tuple(law(number) for number in sizes), basis="as it was stated")
+        work = Work(stated_s, tuple(law(number) for number in sizes), basis=_stated(job), is_stated=True)
     else:
         return None
     speeds = tuple(
         speed if size >= wish.min_replicas else _NEVER for size, speed in zip(sizes, work.speeds, strict=True)
     )
-    return Work(work.left_s * (1.0 + MARGIN), speeds, work.step_s, work.basis)
+    return Work(work.left_s * (1.0 + MARGIN), speeds, work.step_s, work.basis, work.is_stated)
+
+
+def _stated(job: JobRecord) -> str:
+    return f"it rests on the {format_duration(job.spec.contract.work_s or 0.0)} of work that were stated"
+
+
+def will_tell(pace: Pace | None, wish: Wish) -> bool:
+    """Its first steps are still to come, and they will be heard of (`tw.fit` reports them). One whose steps came and
+    did not say how many there are in all tells no more than was stated."""
+    return wish.can_move and not (pace is not None and pace.steps)
+
+
+def has_begun(pace: Pace | None) -> bool:
+    """It has had machines, or still has."""
+    return pace is not None and pace.held_s > 0.0
 
 
 def _measured(pace: Pace, replica_workers: int) -> dict[int, tuple[float, float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 
 from tradewind.autoscaler.contract.odds import NEVER, Tally
 from tradewind.errors import ConfigError, Problem
@@ -87,12 +88,23 @@ class Choice:
     cost_uusd: float  # expected, from now to the end, if this is chosen now
 
 
+class Aim(StrEnum):
+    """What can still be kept. Budgets are hard, so a deadline that is not paid for gives way to them."""
+
+    SURE = "sure"  # on demand would keep all of it
+    POSSIBLE = "possible"  # on demand alone would pass the budget; with enough spot, both are kept
+    LATE = "late"  # there is too little time, whatever is paid
+    BUDGET = "budget"  # the deadline has given way to the budget
+    SHORT = "short"  # the budget is below the cheapest that is known: as far as it goes
+
+
 @dataclass(frozen=True, slots=True)
 class ContractDecision:
     choice: Choice
     reason: str
-    slack_s: float  # at the fastest size
+    slack_s: float  # at the fastest size; infinite where there is no deadline, or where it has given way
     beaten: tuple[Choice, ...] = ()
+    aim: Aim = Aim.SURE
 
     @property
     def key(self) -> str:

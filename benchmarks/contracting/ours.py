@@ -13,10 +13,11 @@ USD = 1_000_000
 
 
 class Ours:
-    """`watch` is what was seen of the markets before; none: it starts without any knowledge."""
+    """`watch` is what was seen of the markets before; none: it starts without any knowledge. `budget` is in the price
+    of on-demand x second."""
 
-    def __init__(self, task: Task, markets: int = 1, watch: Watch | None = None) -> None:
-        self.task = task
+    def __init__(self, task: Task, markets: int = 1, watch: Watch | None = None, budget: float | None = None) -> None:
+        self.task, self.budget = task, budget
         self.keys = [f"market-{number}" for number in range(markets)]
         self.watch = watch or Watch(self.keys)
         self.took_s: list[float] = []
@@ -47,7 +48,8 @@ class Ours:
             tick_s=task.gap_s,
             on_demand_key="on-demand",
             on_demand_uusd_per_h=USD,
-            deadline_at_s=task.deadline_s,
+            deadline_at_s=task.deadline_s if task.deadline_s < float("inf") else None,
+            budget_left_uusd=None if self.budget is None else round((self.budget - sight.spent) / 3600.0 * USD),
             spot=markets,
             together=watch.any.tally,
             together_age_h=watch.any.age_h(sight.elapsed_s),

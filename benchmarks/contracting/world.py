@@ -53,8 +53,8 @@ class Run:
 Chooser = Callable[[Sight], int]
 
 
-def play(task: Task, has_spot: Flags, choose: Chooser) -> Run:
-    """Until the work is done, or a deadline's length after the deadline: on-demand has long been able to do it then."""
+def play(task: Task, has_spot: Flags, choose: Chooser, budget: float = float("inf")) -> Run:
+    """Until the work is done, the flags end, or the budget is used: then it stops, and is never done."""
     left_s, place, warming_s, cost, on_demand_s = task.work_s, NOTHING, 0.0, 0.0, 0.0
     restarts = tick = 0
     while tick < has_spot.shape[1]:
@@ -69,8 +69,10 @@ def play(task: Task, has_spot: Flags, choose: Chooser) -> Run:
             restarts += wanted != NOTHING
         if place != NOTHING:
             lost_s = min(warming_s, task.gap_s)
-            used_s = min(task.gap_s, lost_s + left_s)
-            cost += used_s * (1.0 if place == ON_DEMAND else task.spot_price)
+            used_s, price = min(task.gap_s, lost_s + left_s), 1.0 if place == ON_DEMAND else task.spot_price
+            if cost + used_s * price > budget + 1e-6:
+                return Run(budget, float("inf"), restarts, on_demand_s)
+            cost += used_s * price
             on_demand_s += used_s if place == ON_DEMAND else 0.0
             left_s, warming_s = left_s - (used_s - lost_s), warming_s - lost_s
             if left_s <= 1e-6:

@@ -70,7 +70,7 @@ class BudgetKeeper:
 
     def left_uusd(self) -> dict[str, int]:
         with self._one:
-            return {purse.name: purse.left_uusd for purse in self._purses.all if purse.scope is Scope.JOB}
+            return {purse.name: purse.spendable_uusd for purse in self._purses.all if purse.scope is Scope.JOB}
 
     def resume(self, job_id: str, request: ResumeRequest) -> JobSpec | None:
         """The spec of a job that goes on with one that is over; None: the budget of one that is not was changed."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tradewind.autoscaler.contract import Choice, ContractView, Running, SpotMarket, Tally, decide
+from tradewind.autoscaler.contract import Choice, ContractDecision, ContractView, Running, SpotMarket, Tally, decide
 from tradewind.model import Capacity
 
 TICK_S = 600.0
@@ -39,26 +39,44 @@ CASES = st.builds(
 )
 
 
-def finish_s(case: Case, work_s: float, deadline_s: float) -> float:
-    left_s, now_s, tick = work_s, 0.0, 0
+@dataclass
+class End:
+    finish_s: float
+    spent_uusd: float
+    decisions: list[ContractDecision]
+
+
+def played(case: Case, work_s: float, deadline_s: float | None, budget_uusd: float | None = None) -> End:
+    """Until it is done, or late. What was lost suddenly is not paid; what is not needed of the last tick neither."""
+    left_s, now_s, tick, spent_uusd = work_s, 0.0, 0, 0.0
     running: Running | None = None
-    while True:
+    told: list[ContractDecision] = []
+    while now_s <= (9e6 if deadline_s is None else deadline_s):
         here, after = (case.flags[number % len(case.flags)] for number in (tick, tick + 1))
         running = running if _stays(running, here) else None
-        running = _begun(decide(_view(case, now_s, left_s, deadline_s, here, running)).choice, running, case)
+        seen = _view(case, now_s, left_s, deadline_s, here, running)
+        left_uusd = None if budget_uusd is None else int(budget_uusd - spent_uusd)
+        told.append(decide(replace(seen, budget_left_uusd=left_uusd)))
+        running = _begun(told[-1].choice, running, case)
         if running and not (case.is_sudden and not _stays(running, after)):
             lost_s = min(running.warming_s, TICK_S)
             done_s = lost_s + left_s / case.speeds[running.replicas - 1]
+            spent_uusd += _rate(case, running) * min(done_s, TICK_S) / 3600.0
             if done_s <= TICK_S + 1e-6:
-                return now_s + done_s
+                return End(now_s + done_s, spent_uusd, told)
             left_s -= (TICK_S - lost_s) * case.speeds[running.replicas - 1]
             running = replace(running, warming_s=running.warming_s - lost_s)
         now_s, tick = now_s + TICK_S, tick + 1
-        assert now_s <= deadline_s + TICK_S, "it is late, and still at work"
+    raise AssertionError("it is late, and still at work")
+
+
+def _rate(case: Case, running: Running) -> float:
+    price = USD if running.capacity is Capacity.ON_DEMAND else round(case.price * USD)
+    return float(price * running.replicas)
 
 
 def _view(
-    case: Case, now_s: float, left_s: float, deadline_s: float, here: tuple[bool, bool], running: Running | None
+    case: Case, now_s: float, left_s: float, deadline_s: float | None, here: tuple[bool, bool], running: Running | None
 ) -> ContractView:
     tally = Tally((10.0,) * 4, (case.ends,) * 4)
     spot = tuple(SpotMarket(key, round(case.price * USD), up, seen=tally) for key, up in zip("ab", here, strict=True))
@@ -102,4 +120,5 @@ def test_never_late_where_on_demand_from_the_start_is_not(case: Case) -> None:
     work_s = case.work_ticks * TICK_S
     shortest_s = work_s / max(case.speeds) + case.restart_ticks * TICK_S
     deadline_s = shortest_s + case.slack_ticks * TICK_S
-    assert finish_s(case, work_s, deadline_s) <= deadline_s + 0.1  # the net itself allows a millisecond a tick
+    end = played(case, work_s, deadline_s)
+    assert end.finish_s <= deadline_s + 0.1  # the net itself allows a millisecond a tick

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tradewind.autoscaler.contract import ContractView, Odds, Running, SpotMarket, Tally, Watch, decide
-from tradewind.autoscaler.contract.decide import Size
+from tradewind.autoscaler.contract.choices import Size
 from tradewind.autoscaler.contract.induction import Terms, solve
 from tradewind.autoscaler.contract.odds import HALF_LIFE_H, PRIOR_PER_H, Sightings, odds_of
 from tradewind.autoscaler.contract.outlook import chances, outlook

@@ -1,0 +1,182 @@
+"""Where a job with a contract may run until the next tick, and what each is expected to cost to the end. Pure.
+
+The costs come from the tables of induction.py. The nets (nets.py) take out every choice after which on-demand, begun at
+the next tick, could be late or could not be paid. They look at the clock, the work, the restart and the budget alone:
+no belief about a market can switch them off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from tradewind.autoscaler.contract.induction import Table, Terms, solve
+from tradewind.autoscaler.contract.nets import EPSILON_S, Nets
+from tradewind.autoscaler.contract.odds import YOUNG_H, odds_of, rounded, slot
+from tradewind.autoscaler.contract.view import Choice, ContractView, SpotMarket
+from tradewind.model import Capacity
+
+_FAR = 20.0  # slack of so many times the work is as good as no deadline
+_LOOKED_AT = 2  # spot markets, beside the one that the job is in
+_ALL_SIZES = 8  # of more replicas than that, only every half octave is looked at
+_SIZES_PER_OCTAVE = 2  # tables answer for work and slack up to such steps
+_ON_DEMAND, _SPOT = Capacity.ON_DEMAND, Capacity.SPOT
+
+
+def choices(view: ContractView) -> Iterator[Choice]:
+    """All that the safety net lets through: with the number of replicas that is there now (it needs no restart), with
+    the one that is cheapest for the work, and from there with more and with fewer as long as that is expected to cost
+    less. More replicas are used when the deadline, or their speed for the money, is worth it."""
+    sizes = _sizes(view)
+    begin = [size for size in (_now(view), _start(view, sizes)) if size]
+    found: dict[int, float] = {}
+    for first in dict.fromkeys(begin):
+        yield from _look(view, first, found)
+    for way in (sizes, sizes[::-1]):
+        best = min(found, key=lambda size: found[size], default=0)
+        for size in way[way.index(best) + 1 :] if best in way else ():
+            if size not in found:
+                yield from _look(view, size, found)
+            if found[size] >= found[best]:
+                break
+            best = size
+
+
+def _look(view: ContractView, size: int, found: dict[int, float]) -> Iterator[Choice]:
+    """A size is left out where even on spot alone it would cost more than another is expected to."""
+    known = min(found.values(), default=math.inf)
+    found[size] = math.inf
+    if _cheapest_uusd(view, size) >= known:
+        return
+    for choice in Size(view, size).choices():
+        found[size] = min(found[size], choice.cost_uusd)
+        yield choice
+
+
+def _sizes(view: ContractView) -> list[int]:
+    """Those that are looked at, the smallest first."""
+    most = len(view.speeds)
+    found = {_now(view), _start(view, range(1, most + 1)), view.fastest, *range(1, min(most, _ALL_SIZES) + 1)}
+    size = _ALL_SIZES
+    while size < most:
+        found |= {size, size * 3 // 2}
+        size *= 2
+    return sorted(size for size in found if 0 < size <= most)
+
+
+def _now(view: ContractView) -> int:
+    return view.running.replicas if view.running else 0
+
+
+def _start(view: ContractView, sizes: Sequence[int]) -> int:
+    """Of all that are in time, the cheapest for the work; 0 where none is."""
+    fit = [size for size in sizes if view.slack_s(size) >= view.restart_s - EPSILON_S]
+    return min(fit, key=lambda size: (size / view.speeds[size - 1], size), default=0)
+
+
+def _cheapest_uusd(view: ContractView, replicas: int) -> float:
+    prices = [view.on_demand_uusd_per_h, *(market.price_uusd_per_h for market in view.spot)]
+    return min(prices) * replicas * view.work_left_s / view.speeds[replicas - 1] / 3600.0
+
+
+class Size:
+    """The choices with one number of replicas."""
+
+    def __init__(self, view: ContractView, replicas: int) -> None:
+        self.view, self.replicas = view, replicas
+        self.work_h = view.work_left_s / view.speeds[replicas - 1] / 3600.0
+        self.slack_h = min(view.slack_s(replicas) / 3600.0, _FAR * max(self.work_h, 1.0))
+        self.restart_h = view.restart_s / 3600.0
+        self.nets = Nets(view)
+        self.uusd = view.on_demand_uusd_per_h * replicas  # an hour of it
+        self.here = view.running if view.running and view.running.replicas == replicas else None
+        self.warming_h = self.here.warming_s / 3600.0 if self.here else 0.0
+        open_h = [market.age_h for market in view.spot if market.is_open]
+        self.is_up = bool(open_h)
+        # Of all markets as one: who loses a machine while another is open is as well off as before, but for the move.
+        self.age_h = open_h[0] if open_h and len(view.spot) == 1 else view.together_age_h
+
+    def choices(self) -> Iterator[Choice]:
+        view, begin_h = self.view, self._begin_h(_ON_DEMAND, self.view.on_demand_key)
+        if self.slack_h + EPSILON_S / 3600.0 < begin_h:
+            return
+        if self.nets.to_the_end(self.replicas, begin_h * 3600.0) or self._holds(view.on_demand_uusd_per_h, begin_h):
+            yield self._on_demand()
+        if not self.is_up and self._has_cheap_spot() and self._holds(0.0, view.tick_s / 3600.0):
+            table = self.table()
+            hours = table.at(table.idle, self.age_h >= YOUNG_H, self.work_h, self.slack_h)
+            yield Choice("", None, self.replicas, hours * self.uusd)
+        reaction_s = view.tick_s if view.reaction_s is None else view.reaction_s
+        for market in self._candidates():
+            lost_h = self._begin_h(_SPOT, market.key)
+            if self._holds(market.price_uusd_per_h, lost_h, reaction_s):
+                yield self._spot(market, lost_h)
+
+    def _holds(self, price_uusd_per_h: float, lost_h: float, reaction_s: float = 0.0) -> bool:
+        return self.nets.holds(self.replicas, price_uusd_per_h, lost_h * 3600.0, reaction_s)
+
+    def _has_cheap_spot(self) -> bool:
+        """Who waits for spot that costs no less waits for nothing."""
+        return any(market.price_uusd_per_h < self.view.on_demand_uusd_per_h for market in self.view.spot)
+
+    def _candidates(self) -> list[SpotMarket]:
+        """Open markets that are worth a table: the best ones. Who is on spot looks at cheaper ones alone: he can still
+        move at the same cost when he has lost his machine."""
+        found = sorted((each for each in self.view.spot if each.is_open), key=self._price)
+        here = [each for each in found if self.here and each.key == self.here.key]
+        cheaper = [each for each in found if not here or each.price_uusd_per_h < here[0].price_uusd_per_h]
+        return here + cheaper[:_LOOKED_AT]
+
+    def _begin_h(self, capacity: Capacity, key: str) -> float:
+        """Time until work goes on there."""
+        is_there = self.here and self.here.key == key and self.here.capacity is capacity
+        return self.warming_h if is_there else self.restart_h
+
+    def _on_demand(self) -> Choice:
+        lost_h = self._begin_h(_ON_DEMAND, self.view.on_demand_key)
+        left_h = self.slack_h - lost_h
+        hours = self.table().on_demand_h(self.work_h, left_h, self.is_up, self.age_h >= YOUNG_H) + lost_h
+        return Choice(self.view.on_demand_key, _ON_DEMAND, self.replicas, hours * self.uusd)
+
+    def _spot(self, market: SpotMarket, lost_h: float) -> Choice:
+        table = self.table(market)
+        price = market.price_uusd_per_h / self.view.on_demand_uusd_per_h
+        hours = table.at(table.spot, self.age_h >= YOUNG_H, self.work_h, self.slack_h - lost_h) + price * lost_h
+        return Choice(market.key, _SPOT, self.replicas, hours * self.uusd)
+
+    def market(self) -> SpotMarket:
+        """The spot market that is best now, or was: its rates stand for those to come."""
+        return min(self.view.spot, key=lambda each: (not each.is_open, self._price(each)))
+
+    def _stand_in(self, market: SpotMarket) -> SpotMarket:
+        """Where he will be after a loss: the best of those that are open and no dearer. How often he will be lost then
+        is what counts, not how soon he loses what he has now."""
+        found = [each for each in self.view.spot if each.is_open and each.price_uusd_per_h <= market.price_uusd_per_h]
+        return min(found, key=self._price, default=market)
+
+    def _price(self, market: SpotMarket) -> tuple[float, float]:
+        """Of an hour of work there, with the restart that a loss will cost; then the one that has been open longest."""
+        loss_per_h = market.seen.rate_per_h(slot(True, market.age_h))
+        return market.price_uusd_per_h * (1.0 + loss_per_h * self.restart_h), -market.age_h
+
+    def table(self, market: SpotMarket | None = None) -> Table:
+        """With the rates and the price of one market."""
+        view = self.view
+        if market is None and view.spot:
+            market = self.market()
+        seen = self._stand_in(market).seen if market else view.together
+        price = market.price_uusd_per_h / view.on_demand_uusd_per_h if market else 1.0
+        return solve(
+            Terms(
+                odds_of(view.together, seen, len(view.spot)),
+                round(price, 2),
+                rounded(self.restart_h, 8) if self.restart_h > 0.0 else 0.0,
+                _above(self.work_h),
+                _above(max(self.slack_h, 2.0 * self.restart_h, 0.1)),
+            )
+        )
+
+
+def _above(hours: float) -> float:
+    """The next step above: one table serves for many ticks."""
+    return float(2.0 ** (math.ceil(math.log2(max(hours, 0.01)) * _SIZES_PER_OCTAVE) / _SIZES_PER_OCTAVE))
