@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from tradewind.autoscaler.contract.induction import Table, Terms, solve
+from tradewind.autoscaler.contract.induction import LONGEST_H, Table, Terms, solve
 from tradewind.autoscaler.contract.odds import YOUNG_H, odds_of, rounded, slot
 from tradewind.autoscaler.contract.view import Choice, ContractDecision, ContractView, SpotMarket
 from tradewind.model import Capacity
@@ -21,7 +22,9 @@ _EPSILON_S = 1e-3
 _FAR = 20.0  # slack of so many times the work is as good as no deadline
 _LOOKED_AT = 2  # spot markets, beside the one that the job is in
 _ALL_SIZES = 8  # of more replicas than that, only every half octave is looked at
-_SIZES_PER_OCTAVE = 2  # tables answer for work and slack up to such steps
+_STEPS_PER_OCTAVE = 2  # tables answer for work and slack up to such steps, for rates rounded to them
+_STEPS_IF_LONG = 1  # what a market will be like in months is not known that well
+_LONG_FAR = 4.0  # `_FAR` for long jobs
 _ON_DEMAND, _SPOT = Capacity.ON_DEMAND, Capacity.SPOT
 
 
@@ -36,6 +39,17 @@ def decide(view: ContractView) -> ContractDecision:
         return _hurry(view, slack_s)
     best = found[0]
     return ContractDecision(best, _reason(view, best, slack_s), slack_s, tuple(found[1:4]))
+
+
+def choose(view: ContractView) -> Choice:
+    """What `decide` chooses, without its words, and without the costs of what cannot win: several times as fast, for
+    simulations, which ask for nothing else. The cost of a choice that has no rival is not reckoned: it is nan."""
+    if len(view.speeds) > 1 or view.work_left_s <= 0.0 or view.budget_left_uusd is not None:
+        return decide(view).choice
+    rivals = Size(view, 1).rivals()
+    if not rivals:
+        return decide(view).choice
+    return min(rivals, key=lambda choice: choice.cost_uusd)
 
 
 def choices(view: ContractView) -> Iterator[Choice]:
@@ -112,18 +126,58 @@ class Size:
         self.age_h = open_h[0] if open_h and len(view.spot) == 1 else view.together_age_h
 
     def choices(self) -> Iterator[Choice]:
-        if self.slack_h + _EPSILON_S / 3600.0 < self._begin_h(_ON_DEMAND, self.view.on_demand_key):
+        if self._is_too_late():
             return
         yield self._on_demand()
-        if not self.is_up and self._has_cheap_spot() and self.net_s >= self.view.tick_s:
-            table = self.table()
-            hours = table.at(table.idle, self.age_h >= YOUNG_H, self.work_h, self.slack_h)
-            yield Choice("", None, self.replicas, hours * self.uusd)
+        if self._may_wait():
+            yield self._nowhere()
+        for market, lost_h in self._spot_in_time():
+            yield self._spot(market, lost_h)
+
+    def rivals(self) -> list[Choice]:
+        """Of the choices, those that may be the cheapest.
+
+        Who is on spot that is no dearer than on-demand does not leave it for that: he can do so when he has lost his
+        machine, at the same cost in money and slack, and works cheaper until then. A market that is no cheaper than one
+        before it brings nothing: they have the same future (`_stand_in`)."""
+        if self._is_too_late():
+            return []
+        spot = list(self._spot_in_time())
+        stays = bool(spot) and self.here is not None and spot[0][0].key == self.here.key
+        spot = self._ever_cheaper(spot)
+        if stays and spot[0][0].price_uusd_per_h <= self.view.on_demand_uusd_per_h and spot[0][1] <= self.restart_h:
+            if len(spot) == 1:
+                return [Choice(spot[0][0].key, _SPOT, self.replicas, math.nan)]
+            return [self._spot(market, lost_h) for market, lost_h in spot]
+        waiting = [self._nowhere()] if self._may_wait() else []
+        return [self._on_demand(), *waiting, *(self._spot(market, lost_h) for market, lost_h in spot)]
+
+    @staticmethod
+    def _ever_cheaper(spot: Sequence[tuple[SpotMarket, float]]) -> list[tuple[SpotMarket, float]]:
+        found: list[tuple[SpotMarket, float]] = []
+        for market, lost_h in spot:
+            if not found or market.price_uusd_per_h < found[-1][0].price_uusd_per_h:
+                found.append((market, lost_h))
+        return found
+
+    def _is_too_late(self) -> bool:
+        return self.slack_h + _EPSILON_S / 3600.0 < self._begin_h(_ON_DEMAND, self.view.on_demand_key)
+
+    def _may_wait(self) -> bool:
+        return not self.is_up and self._has_cheap_spot() and self.net_s >= self.view.tick_s
+
+    def _nowhere(self) -> Choice:
+        table = self.table()
+        hours = table.at(table.idle, self.age_h >= YOUNG_H, self.work_h, self.slack_h)
+        return Choice("", None, self.replicas, hours * self.uusd)
+
+    def _spot_in_time(self) -> Iterator[tuple[SpotMarket, float]]:
+        """(market, time until work goes on there)"""
         reaction_s = self.view.tick_s if self.view.reaction_s is None else self.view.reaction_s
         for market in self._candidates():
             lost_h = self._begin_h(_SPOT, market.key)
             if self._may_lose(lost_h * 3600.0 + reaction_s):
-                yield self._spot(market, lost_h)
+                yield market, lost_h
 
     def _may_lose(self, lost_s: float) -> bool:
         """Whether on-demand is in time after a tick of which so much is lost: at the fastest size, for which slower
@@ -178,21 +232,25 @@ class Size:
         return market.price_uusd_per_h * (1.0 + loss_per_h * self.restart_h), -market.age_h
 
     def table(self, market: SpotMarket | None = None) -> Table:
-        """With the rates and the price of one market."""
+        """With the rates and the price of one market. All long jobs with as much slack for their work share one."""
         view = self.view
         if market is None and view.spot:
             market = self.market()
         seen = self._stand_in(market).seen if market else view.together
         price = market.price_uusd_per_h / view.on_demand_uusd_per_h if market else 1.0
-        return solve(
+        scale, is_long = max(self.work_h / LONGEST_H, 1.0), self.work_h > LONGEST_H
+        slack_h = min(self.slack_h, _LONG_FAR * self.work_h) / scale if is_long else self.slack_h
+        steps = _STEPS_IF_LONG if is_long else _STEPS_PER_OCTAVE
+        found = solve(
             Terms(
-                odds_of(view.together, seen, len(view.spot)),
+                odds_of(view.together, seen, len(view.spot), steps),
                 round(price, 2),
                 rounded(self.restart_h, 8) if self.restart_h > 0.0 else 0.0,
-                _above(self.work_h),
-                _above(max(self.slack_h, 2.0 * self.restart_h, 0.1)),
+                _above(self.work_h / scale),
+                _above(max(slack_h, 2.0 * self.restart_h, 0.1), steps),
             )
         )
+        return replace(found, scale=scale) if is_long else found
 
 
 def sized(view: ContractView) -> Size:
@@ -201,9 +259,9 @@ def sized(view: ContractView) -> Size:
     return Size(view, best.replicas if best else view.fastest)
 
 
-def _above(hours: float) -> float:
+def _above(hours: float, steps: int = _STEPS_PER_OCTAVE) -> float:
     """The next step above: one table serves for many ticks."""
-    return float(2.0 ** (math.ceil(math.log2(max(hours, 0.01)) * _SIZES_PER_OCTAVE) / _SIZES_PER_OCTAVE))
+    return float(2.0 ** (math.ceil(math.log2(max(hours, 0.01)) * steps) / steps))
 
 
 def _hurry(view: ContractView, slack_s: float) -> ContractDecision:

@@ -60,19 +60,19 @@ class Odds:
     gone_per_h: tuple[float, float] | None = None  # of these, with no other market open; None: all of them
 
 
-def odds_of(spell: Tally, machine: Tally, markets: int = 1) -> Odds:
+def odds_of(spell: Tally, machine: Tally, markets: int = 1, steps: int = _STEPS_PER_OCTAVE) -> Odds:
     """`spell`: of all markets together (some or none); `machine`: of the market in question; `markets`: how many in
     all. How often all are gone at once is counted, not made up from the markets: they may well be scarce together.
     A market that seems calmer than that is not believed to be: little was seen of it, or it was not there then."""
-    back, lost = _pair(spell, 0), _pair(machine, 2)
+    back, lost = _pair(spell, 0, steps), _pair(machine, 2, steps)
     if markets < 2:
         return Odds(back, lost)
-    gone = _pair(spell, 2)
+    gone = _pair(spell, 2, steps)
     return Odds(back, (max(lost[0], gone[0]), max(lost[1], gone[1])), gone)
 
 
-def _pair(seen: Tally, first: int) -> tuple[float, float]:
-    return rounded(seen.rate_per_h(first)), rounded(seen.rate_per_h(first + 1))
+def _pair(seen: Tally, first: int, steps: int) -> tuple[float, float]:
+    return rounded(seen.rate_per_h(first), steps), rounded(seen.rate_per_h(first + 1), steps)
 
 
 def rounded(value: float, steps: int = _STEPS_PER_OCTAVE) -> float:
