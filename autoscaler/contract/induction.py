@@ -155,23 +155,41 @@ def _spell(ends_per_h: tuple[float, float], step_h: float) -> _Spell:
 
 
 class _Induction:
-    """The rows that are filled so far, the smallest slack first. A row has the young ones, then the old ones."""
+    """The rows that are filled so far, the smallest slack first. A row has the young ones, then the old ones.
+
+    All that a row needs from rows with less slack is one product with `_where`: on spot and on demand, after a restart
+    (0), and after waiting for spot in a young (1) and in an old (2) spell without it, and a restart."""
 
     def __init__(self, terms: Terms) -> None:
         self.terms, odds = terms, terms.odds
         self.slacks_h = _slacks_h(terms)
         self.step_h = max(terms.work_h, 1e-6) / _POINTS
         self.work_h = np.tile(self.step_h * np.arange(float(_K)), 2)
-        self.least, self.start = terms.spot_price * self.work_h, terms.spot_price * terms.restart_h
+        self.least, self.start = terms.spot_price * np.tile(self.work_h, 2), terms.spot_price * terms.restart_h
         self.idle, self.nothing, self.beside = np.full((3, len(self.slacks_h), 2 * _K), _TOO_LONG_H)
-        self.running = np.full((len(self.slacks_h), 2, 2 * _K), _TOO_LONG_H)
-        self.spot, self.without = self.running[:, 0], self.running[:, 1]
+        self.running = np.full((len(self.slacks_h), 4 * _K), _TOO_LONG_H)
+        self.spot, self.without = self.running[:, : 2 * _K], self.running[:, 2 * _K :]
         self.down, self.up = _spell(odds.return_per_h, self.step_h), _spell(odds.loss_per_h, self.step_h)
         self.spot_hours = terms.spot_price * self.up.hours
         # A loss while another market is open is a move; for who works on demand it is nothing at all.
         gone_per_h = odds.gone_per_h or odds.loss_per_h
         self.gone = _spell(gone_per_h, self.step_h)
         self.other = np.repeat(1.0 - np.array(gone_per_h) / np.array(odds.loss_per_h), _K)  # young, old
+        self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """Of each row: how likely nothing happens until the slack of the row before is reached (young, old), when it
+        happens, if it does, and where its values come from."""
+        slacks_h, rates = np.array(self.slacks_h), np.array(self.down.rates)
+        wide_h = np.diff(slacks_h, prepend=slacks_h[0] - 1.0)[:, None]
+        kept = np.exp(-rates * wide_h)
+        after_h = 1.0 / rates - wide_h * kept / (1.0 - kept)
+        then_h = slacks_h[:, None] - self.terms.restart_h - np.column_stack([np.zeros(len(slacks_h)), after_h])
+        self.kept, self.aged = np.repeat(kept, _K, axis=1), (after_h[:, 0] / wide_h[:, 0]).tolist()
+        self.is_in_time = (then_h[:, 0] >= slacks_h[0] - 1e-12).tolist()
+        is_late = then_h[:, 1:, None] < slacks_h[0] - 1e-12
+        self.starts = np.where(is_late, _TOO_LONG_H, self.start)  # who comes too late does not begin
+        self._where = _weights(slacks_h, then_h)
 
     def fill(self, row: int) -> None:
         """Where rows lie farther apart than a restart costs, a row depends on itself: on a guess that goes on half
@@ -181,63 +199,44 @@ class _Induction:
             running[row] = np.maximum(running[row - 1] + _ONWARD * (running[row - 1] - running[row - 2]), self.least)
         elif row:
             running[1] = running[0]
-        self._wait(row)
-        starts = self._below(self.spot, row, self.slacks_h[row] - self.terms.restart_h)
-        if starts is not None:
-            starts = starts + self.start
-        self._on_spot(row, starts)
-        self._on_demand(row, starts)
+        found = self._where[row, :, : row + 1] @ running[: row + 1]
+        begun = found[0] if self.is_in_time[row] else None
+        self._wait(row, found[1:, :_K], begun)
+        self._on_spot(row, begun)
+        self._on_demand(row, begun)
 
-    def _below(self, rows: Values, row: int, slack_h: float) -> Values | None:
-        """The values at a smaller slack; None where there is not slack enough."""
-        slacks_h, found = self.slacks_h, rows[0]
-        if slack_h < slacks_h[0] - 1e-12:
-            return None
-        if row:
-            low = min(max(bisect_right(slacks_h, slack_h, 0, row) - 1, 0), row - 1)
-            part = (slack_h - slacks_h[low]) / (slacks_h[low + 1] - slacks_h[low])
-            found = rows[low] + part * (rows[low + 1] - rows[low])
-        return found
-
-    def _wait(self, row: int) -> None:
+    def _wait(self, row: int, come: Values, begun: Values | None) -> None:
         """Nothing runs, no spot: wait on, or begin on demand."""
-        restart_h, idle, begun = self.terms.restart_h, self.idle[row], None
+        restart_h, idle = self.terms.restart_h, self.idle[row]
         if row:
-            idle[_K:] = self._idle(row, 1)
-            idle[:_K] = self._idle(row, 0)
-            begun = self._below(self.without, row, self.slacks_h[row] - restart_h)
-        self.nothing[row] = np.minimum(idle, (self.work_h if begun is None else begun) + restart_h)
+            self._idle(row, come)
+        begin = self.work_h if begun is None else begun[2 * _K :]
+        self.nothing[row] = np.minimum(idle, begin + restart_h)
         self.nothing[row, ::_K] = idle[::_K] = 0.0
 
-    def _idle(self, row: int, is_old: int) -> Values:
+    def _idle(self, row: int, come: Values) -> None:
         """Until something happens, or the slack of the row before is reached."""
-        wide_h = self.slacks_h[row] - self.slacks_h[row - 1]
-        rate = self.down.rates[is_old]
-        kept = math.exp(-rate * wide_h)
-        after_h = 1.0 / rate - wide_h * kept / (1.0 - kept)  # when it happens, if it does
-        old = self.nothing[row - 1, _K:]
-        last = old if is_old else self.nothing[row - 1, :_K]
-        starts = self._below(self.spot[:, :_K], row, self.slacks_h[row] - after_h - self.terms.restart_h)
-        then = last if starts is None else np.minimum(starts + self.start, last)
-        if not is_old:
-            # What has grown old waits on: of this row only waiting is known yet, and that is what it did until now.
-            now = np.minimum(self.idle[row, _K:], old)
-            grown = now + after_h / wide_h * (old - now)
-            then = grown + self.down.share * (then - grown)
-        found: Values = kept * last + (1.0 - kept) * then
-        return found
+        idle, last, kept = self.idle[row], self.nothing[row - 1], self.kept[row]
+        then = np.minimum((come + self.starts[row]).ravel(), last)
+        idle[_K:] = (then + kept * (last - then))[_K:]
+        # What has grown old waits on: of this row only waiting is known yet, and that is what it did until now.
+        now = np.minimum(idle[_K:], last[_K:])
+        grown = now + self.aged[row] * (last[_K:] - now)
+        then = grown + self.down.share * (then[:_K] - grown)
+        idle[:_K] = then + kept[:_K] * (last[:_K] - then)
 
-    def _on_spot(self, row: int, starts: Values | None) -> None:
+    def _on_spot(self, row: int, begun: Values | None) -> None:
         """A loss with another market open makes nobody's spell young: some machine has been there as long as before."""
         lost = self.nothing[row, _TWICE]
-        if starts is not None:
-            lost += self.other * (np.minimum(starts, lost) - lost)
+        if begun is not None:
+            lost += self.other * (np.minimum(begun[: 2 * _K] + self.start, lost) - lost)
         self.spot[row] = self.up.matrix @ lost + self.spot_hours
 
-    def _on_demand(self, row: int, starts: Values | None) -> None:
-        if starts is None:
+    def _on_demand(self, row: int, begun: Values | None) -> None:
+        if begun is None:
             self.without[row] = self.beside[row] = self.work_h
             return
+        starts = begun[: 2 * _K] + self.start
         # Whether to leave at once when spot comes is judged by the row before: it is known, and nearly the same.
         come = np.minimum(starts[:_K], self.beside[row - 1, :_K])
         self.without[row] = self.down.matrix_of_one @ come + self.down.hours
@@ -249,3 +248,17 @@ class _Induction:
     def table(self, terms: Terms, scale: float) -> Table:
         rows = (each.reshape(-1, 2, _K) for each in (self.idle, self.spot, self.without, self.beside))
         return Table(terms, self.slacks_h, self.step_h, *rows, scale)
+
+
+def _weights(slacks_h: Values, at_h: Values) -> Values:
+    """[row, which, row]: with what weights the values at these slacks, all of them at most that of their row, are made
+    from those of the rows: on straight lines."""
+    rows, number = np.arange(len(slacks_h))[:, None], len(slacks_h)
+    low = np.clip(np.searchsorted(slacks_h, at_h, side="right") - 1, 0, np.maximum(rows - 1, 0))
+    high = np.minimum(low + 1, rows)
+    part = (at_h - slacks_h[low]) / np.where(high > low, slacks_h[high] - slacks_h[low], np.inf)
+    found = np.zeros((number, at_h.shape[1], number))
+    which = np.arange(at_h.shape[1])[None, :]
+    found[rows, which, low] = 1.0 - part
+    found[rows, which, high] += part
+    return found
