@@ -9,7 +9,7 @@ more, the job goes on as fast as it can.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from tradewind.autoscaler.contract.induction import LONGEST_H, Table, Terms, solve
@@ -37,8 +37,14 @@ def decide(view: ContractView) -> ContractDecision:
     found = sorted(choices(view), key=lambda choice: choice.cost_uusd)
     if not found:
         return _hurry(view, slack_s)
-    best = found[0]
-    return ContractDecision(best, _reason(view, best, slack_s), slack_s, tuple(found[1:4]))
+    best = next((choice for choice in found if not _leaves_spot_in_vain(view, choice)), found[0])
+    others = [choice for choice in found if choice is not best]
+    return ContractDecision(best, _reason(view, best, slack_s), slack_s, tuple(others[:3]))
+
+
+def _leaves_spot_in_vain(view: ContractView, choice: Choice) -> bool:
+    """Tables are not exact: where one says so, it is not believed (see `Size.keeps_spot`)."""
+    return choice.capacity is _ON_DEMAND and Size(view, choice.replicas).keeps_spot
 
 
 def choose(view: ContractView) -> Choice:
@@ -124,6 +130,7 @@ class Size:
         self.is_up = bool(open_h)
         # Of all markets as one: who loses a machine while another is open is as well off as before, but for the move.
         self.age_h = open_h[0] if open_h and len(view.spot) == 1 else view.together_age_h
+        self._tables: dict[str, Table] = {}  # by market
 
     def choices(self) -> Iterator[Choice]:
         if self._is_too_late():
@@ -135,25 +142,28 @@ class Size:
             yield self._spot(market, lost_h)
 
     def rivals(self) -> list[Choice]:
-        """Of the choices, those that may be the cheapest.
-
-        Who is on spot that is no dearer than on-demand does not leave it for that: he can do so when he has lost his
-        machine, at the same cost in money and slack, and works cheaper until then. A market that is no cheaper than one
-        before it brings nothing: they have the same future (`_stand_in`)."""
+        """Of the choices, those that may be the cheapest. A market that is no cheaper than one before it brings
+        nothing: they have the same future (`_stand_in`)."""
         if self._is_too_late():
             return []
-        spot = list(self._spot_in_time())
-        stays = bool(spot) and self.here is not None and spot[0][0].key == self.here.key
-        spot = self._ever_cheaper(spot)
-        if stays and spot[0][0].price_uusd_per_h <= self.view.on_demand_uusd_per_h and spot[0][1] <= self.restart_h:
-            if len(spot) == 1:
-                return [Choice(spot[0][0].key, _SPOT, self.replicas, math.nan)]
-            return [self._spot(market, lost_h) for market, lost_h in spot]
-        waiting = [self._nowhere()] if self._may_wait() else []
-        return [self._on_demand(), *waiting, *(self._spot(market, lost_h) for market, lost_h in spot)]
+        spot = self._ever_cheaper(self._spot_in_time())
+        if not self.keeps_spot:
+            waiting = [self._nowhere()] if self._may_wait() else []
+            return [self._on_demand(), *waiting, *(self._spot(market, lost_h) for market, lost_h in spot)]
+        if len(spot) == 1:
+            return [Choice(spot[0][0].key, _SPOT, self.replicas, math.nan)]
+        return [self._spot(market, lost_h) for market, lost_h in spot]
+
+    @property
+    def keeps_spot(self) -> bool:
+        """Who works on spot that is no dearer than on-demand does not leave it for that: he can do so when he has lost
+        his machine, at the same cost in money and slack, and works cheaper until then."""
+        market, lost_h = next(iter(self._spot_in_time()), (None, 0.0))
+        is_there = market is not None and self.here is not None and self.here.key == market.key
+        return is_there and not lost_h and market.price_uusd_per_h <= self.view.on_demand_uusd_per_h
 
     @staticmethod
-    def _ever_cheaper(spot: Sequence[tuple[SpotMarket, float]]) -> list[tuple[SpotMarket, float]]:
+    def _ever_cheaper(spot: Iterable[tuple[SpotMarket, float]]) -> list[tuple[SpotMarket, float]]:
         found: list[tuple[SpotMarket, float]] = []
         for market, lost_h in spot:
             if not found or market.price_uusd_per_h < found[-1][0].price_uusd_per_h:
@@ -232,10 +242,17 @@ class Size:
         return market.price_uusd_per_h * (1.0 + loss_per_h * self.restart_h), -market.age_h
 
     def table(self, market: SpotMarket | None = None) -> Table:
-        """With the rates and the price of one market. All long jobs with as much slack for their work share one."""
-        view = self.view
-        if market is None and view.spot:
+        """With the rates and the price of one market."""
+        if market is None and self.view.spot:
             market = self.market()
+        key = market.key if market else ""
+        if key not in self._tables:
+            self._tables[key] = self._solve(market)
+        return self._tables[key]
+
+    def _solve(self, market: SpotMarket | None) -> Table:
+        """All long jobs with as much slack for their work share one."""
+        view = self.view
         seen = self._stand_in(market).seen if market else view.together
         price = market.price_uusd_per_h / view.on_demand_uusd_per_h if market else 1.0
         scale, is_long = max(self.work_h / LONGEST_H, 1.0), self.work_h > LONGEST_H
