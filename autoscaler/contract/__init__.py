@@ -6,7 +6,7 @@ view.py       what the policy sees, and what it answers
 decide.py     the decision of a tick, behind a safety net
 """
 
-from tradewind.autoscaler.contract.decide import decide
+from tradewind.autoscaler.contract.decide import choose, decide
 from tradewind.autoscaler.contract.odds import Odds, Sightings, Tally, Watch
 from tradewind.autoscaler.contract.view import Choice, ContractDecision, ContractView, Running, SpotMarket
 
@@ -20,5 +20,6 @@ __all__ = [
     "SpotMarket",
     "Tally",
     "Watch",
+    "choose",
     "decide",
 ]

@@ -8,9 +8,10 @@ no belief about a market can switch them off.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from tradewind.autoscaler.contract.induction import Table, Terms, solve
+from tradewind.autoscaler.contract.induction import LONGEST_H, Table, Terms, solve
 from tradewind.autoscaler.contract.nets import EPSILON_S, Nets
 from tradewind.autoscaler.contract.odds import YOUNG_H, odds_of, rounded, slot
 from tradewind.autoscaler.contract.view import Choice, ContractView, SpotMarket
@@ -19,7 +20,9 @@ from tradewind.model import Capacity
 _FAR = 20.0  # slack of so many times the work is as good as no deadline
 _LOOKED_AT = 2  # spot markets, beside the one that the job is in
 _ALL_SIZES = 8  # of more replicas than that, only every half octave is looked at
-_SIZES_PER_OCTAVE = 2  # tables answer for work and slack up to such steps
+_STEPS_PER_OCTAVE = 2  # tables answer for work and slack up to such steps, for rates rounded to them
+_STEPS_IF_LONG = 1  # what a market will be like in months is not known that well
+_LONG_FAR = 4.0  # `_FAR` for long jobs
 _ON_DEMAND, _SPOT = Capacity.ON_DEMAND, Capacity.SPOT
 
 
@@ -95,22 +98,70 @@ class Size:
         self.is_up = bool(open_h)
         # Of all markets as one: who loses a machine while another is open is as well off as before, but for the move.
         self.age_h = open_h[0] if open_h and len(view.spot) == 1 else view.together_age_h
+        self._tables: dict[str, Table] = {}  # by market
 
     def choices(self) -> Iterator[Choice]:
-        view, begin_h = self.view, self._begin_h(_ON_DEMAND, self.view.on_demand_key)
-        if self.slack_h + EPSILON_S / 3600.0 < begin_h:
+        if self._is_too_late():
             return
-        if self.nets.to_the_end(self.replicas, begin_h * 3600.0) or self._holds(view.on_demand_uusd_per_h, begin_h):
+        if self._may_pay_on_demand():
             yield self._on_demand()
-        if not self.is_up and self._has_cheap_spot() and self._holds(0.0, view.tick_s / 3600.0):
-            table = self.table()
-            hours = table.at(table.idle, self.age_h >= YOUNG_H, self.work_h, self.slack_h)
-            yield Choice("", None, self.replicas, hours * self.uusd)
-        reaction_s = view.tick_s if view.reaction_s is None else view.reaction_s
+        if self._may_wait():
+            yield self._nowhere()
+        for market, lost_h in self._spot_in_time():
+            yield self._spot(market, lost_h)
+
+    def rivals(self) -> list[Choice]:
+        """Of the choices, those that may be the cheapest. A market that is no cheaper than one before it brings
+        nothing: they have the same future (`_stand_in`)."""
+        if self._is_too_late():
+            return []
+        spot = self._ever_cheaper(self._spot_in_time())
+        if not self.keeps_spot:
+            waiting = [self._nowhere()] if self._may_wait() else []
+            return [self._on_demand(), *waiting, *(self._spot(market, lost_h) for market, lost_h in spot)]
+        if len(spot) == 1:
+            return [Choice(spot[0][0].key, _SPOT, self.replicas, math.nan)]
+        return [self._spot(market, lost_h) for market, lost_h in spot]
+
+    @property
+    def keeps_spot(self) -> bool:
+        """Who works on spot that is no dearer than on-demand does not leave it for that: he can do so when he has lost
+        his machine, at the same cost in money and slack, and works cheaper until then."""
+        market, lost_h = next(iter(self._spot_in_time()), (None, 0.0))
+        is_there = market is not None and self.here is not None and self.here.key == market.key
+        return is_there and not lost_h and market.price_uusd_per_h <= self.view.on_demand_uusd_per_h
+
+    @staticmethod
+    def _ever_cheaper(spot: Iterable[tuple[SpotMarket, float]]) -> list[tuple[SpotMarket, float]]:
+        found: list[tuple[SpotMarket, float]] = []
+        for market, lost_h in spot:
+            if not found or market.price_uusd_per_h < found[-1][0].price_uusd_per_h:
+                found.append((market, lost_h))
+        return found
+
+    def _is_too_late(self) -> bool:
+        return self.slack_h + EPSILON_S / 3600.0 < self._begin_h(_ON_DEMAND, self.view.on_demand_key)
+
+    def _may_pay_on_demand(self) -> bool:
+        begin_h = self._begin_h(_ON_DEMAND, self.view.on_demand_key)
+        to_the_end = self.nets.to_the_end(self.replicas, begin_h * 3600.0)
+        return to_the_end or self._holds(self.view.on_demand_uusd_per_h, begin_h)
+
+    def _may_wait(self) -> bool:
+        return not self.is_up and self._has_cheap_spot() and self._holds(0.0, self.view.tick_s / 3600.0)
+
+    def _nowhere(self) -> Choice:
+        table = self.table()
+        hours = table.at(table.idle, self.age_h >= YOUNG_H, self.work_h, self.slack_h)
+        return Choice("", None, self.replicas, hours * self.uusd)
+
+    def _spot_in_time(self) -> Iterator[tuple[SpotMarket, float]]:
+        """(market, time until work goes on there)"""
+        reaction_s = self.view.tick_s if self.view.reaction_s is None else self.view.reaction_s
         for market in self._candidates():
             lost_h = self._begin_h(_SPOT, market.key)
             if self._holds(market.price_uusd_per_h, lost_h, reaction_s):
-                yield self._spot(market, lost_h)
+                yield market, lost_h
 
     def _holds(self, price_uusd_per_h: float, lost_h: float, reaction_s: float = 0.0) -> bool:
         return self.nets.holds(self.replicas, price_uusd_per_h, lost_h * 3600.0, reaction_s)
@@ -161,22 +212,33 @@ class Size:
 
     def table(self, market: SpotMarket | None = None) -> Table:
         """With the rates and the price of one market."""
-        view = self.view
-        if market is None and view.spot:
+        if market is None and self.view.spot:
             market = self.market()
+        key = market.key if market else ""
+        if key not in self._tables:
+            self._tables[key] = self._solve(market)
+        return self._tables[key]
+
+    def _solve(self, market: SpotMarket | None) -> Table:
+        """All long jobs with as much slack for their work share one."""
+        view = self.view
         seen = self._stand_in(market).seen if market else view.together
         price = market.price_uusd_per_h / view.on_demand_uusd_per_h if market else 1.0
-        return solve(
+        scale, is_long = max(self.work_h / LONGEST_H, 1.0), self.work_h > LONGEST_H
+        slack_h = min(self.slack_h, _LONG_FAR * self.work_h) / scale if is_long else self.slack_h
+        steps = _STEPS_IF_LONG if is_long else _STEPS_PER_OCTAVE
+        found = solve(
             Terms(
-                odds_of(view.together, seen, len(view.spot)),
+                odds_of(view.together, seen, len(view.spot), steps),
                 round(price, 2),
                 rounded(self.restart_h, 8) if self.restart_h > 0.0 else 0.0,
-                _above(self.work_h),
-                _above(max(self.slack_h, 2.0 * self.restart_h, 0.1)),
+                _above(self.work_h / scale),
+                _above(max(slack_h, 2.0 * self.restart_h, 0.1), steps),
             )
         )
+        return replace(found, scale=scale) if is_long else found
 
 
-def _above(hours: float) -> float:
+def _above(hours: float, steps: int = _STEPS_PER_OCTAVE) -> float:
     """The next step above: one table serves for many ticks."""
-    return float(2.0 ** (math.ceil(math.log2(max(hours, 0.01)) * _SIZES_PER_OCTAVE) / _SIZES_PER_OCTAVE))
+    return float(2.0 ** (math.ceil(math.log2(max(hours, 0.01)) * steps) / steps))

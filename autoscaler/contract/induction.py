@@ -32,10 +32,12 @@ _ROWS = 36  # of the slack: their number is what costs time, and what makes the 
 _MOST_ROWS = 300  # as if, where restarts cost nearly nothing: the first step is not shorter
 _AGEING_PER_H = 1.0 / YOUNG_H
 _TOO_LONG_H = 1e6  # stands for "cannot be done"
-_LONGEST_H = 64.0  # of work: what is longer is judged as a shorter job with as much slack for its work
+LONGEST_H = 64.0  # of work: what is longer is judged as a shorter job with as much slack for its work
 _LEAST_RESTART_H = 0.04  # below, a row would depend on little but its own guess
+_K = _POINTS + 1
 _APART = np.subtract.outer(np.arange(_POINTS + 1), np.arange(_POINTS + 1))
 _APART[_APART < 0] = _POINTS + 1  # of no weight
+_TWICE = np.tile(np.arange(_K), 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,8 @@ class Table:
 
 @lru_cache(maxsize=4096)
 def solve(terms: Terms) -> Table:
-    """Some milliseconds; the same terms are answered at once."""
-    scale = max(1.0, terms.work_h / _LONGEST_H)
+    """A millisecond or two; the same terms are answered at once."""
+    scale = max(1.0, terms.work_h / LONGEST_H)
     restart_h = max(terms.restart_h, _LEAST_RESTART_H)
     solved = _Induction(replace(terms, restart_h=restart_h, work_h=terms.work_h / scale, slack_h=terms.slack_h / scale))
     for row in range(len(solved.slacks_h)):
@@ -118,7 +120,6 @@ def _slacks_h(terms: Terms) -> list[float]:
     return [terms.restart_h + first_h * (high**row - 1.0) / (high - 1.0) for row in range(_ROWS + 1)]
 
 
-@lru_cache(maxsize=1024)
 def _along(rate_per_h: float, step_h: float) -> tuple[Values, Values]:
     """(M, c) with V = M R + price c, for V' = price + rate (R - V) and V(0) = 0."""
     kept = math.exp(-rate_per_h * step_h)
@@ -133,116 +134,131 @@ def _along(rate_per_h: float, step_h: float) -> tuple[Values, Values]:
 
 
 class _Spell:
-    """Spells of one kind, which end (young, old) at these rates, or grow old."""
+    """Spells of one kind, which end (young, old) at these rates, or grow old. Who works all through one has the values
+    `matrix @ ends + price x hours`, where `ends` is what follows, after a young one and after an old one."""
 
     def __init__(self, ends_per_h: tuple[float, float], step_h: float) -> None:
         young_per_h = ends_per_h[0] + _AGEING_PER_H
         self.rates = (young_per_h, ends_per_h[1])
         self.share = ends_per_h[0] / young_per_h  # of young spells that end before they are old
-        self.along = (_along(young_per_h, step_h), _along(ends_per_h[1], step_h))
+        self.young, self.old = _along(young_per_h, step_h), _along(ends_per_h[1], step_h)
+        (young, young_h), (old, old_h) = self.young, self.old
+        grown = (1.0 - self.share) * young  # after which the rest is done in an old spell
+        self.matrix = np.block([[self.share * young, grown @ old], [np.zeros((_K, _K)), old]])
+        self.hours = np.concatenate([young_h + grown @ old_h, old_h])
+        self.matrix_of_one = self.matrix[:, :_K] + self.matrix[:, _K:]  # where the same follows after both
 
-    def after_young(self, end: Values, old: Values) -> Values:
-        return old + self.share * (end - old)
 
-    def work(self, into: Values, end: Values | tuple[Values, Values], old: Values | None, price: float) -> None:
-        """Fill in the values of who works all through such a spell. `end` is what follows, after a young one and after
-        an old one; `old` is what else there is to do when it has grown old, if there is something."""
-        matrix, hours = self.along[1]
-        into[1] = matrix @ end[1] + price * hours
-        matrix, hours = self.along[0]
-        then = into[1] if old is None else np.minimum(old, into[1])
-        into[0] = matrix @ self.after_young(end[0], then) + price * hours
+@lru_cache(maxsize=512)
+def _spell(ends_per_h: tuple[float, float], step_h: float) -> _Spell:
+    return _Spell(ends_per_h, step_h)
 
 
 class _Induction:
-    """The rows that are filled so far, the smallest slack first."""
+    """The rows that are filled so far, the smallest slack first. A row has the young ones, then the old ones.
+
+    All that a row needs from rows with less slack is one product with `_where`: on spot and on demand, after a restart
+    (0), and after waiting for spot in a young (1) and in an old (2) spell without it, and a restart."""
 
     def __init__(self, terms: Terms) -> None:
         self.terms, odds = terms, terms.odds
         self.slacks_h = _slacks_h(terms)
-        work_h = max(terms.work_h, 1e-6)
-        self.step_h = work_h / _POINTS
-        self.work_h = np.linspace(0.0, work_h, _POINTS + 1)
-        shape = (len(self.slacks_h), 2, _POINTS + 1)
-        self.idle, self.nothing, self.spot, self.without, self.beside = np.full((5, *shape), _TOO_LONG_H)
-        self.down, self.up = (_Spell(ends, self.step_h) for ends in (odds.return_per_h, odds.loss_per_h))
+        self.step_h = max(terms.work_h, 1e-6) / _POINTS
+        self.work_h = np.tile(self.step_h * np.arange(float(_K)), 2)
+        self.least, self.start = terms.spot_price * np.tile(self.work_h, 2), terms.spot_price * terms.restart_h
+        self.idle, self.nothing, self.beside = np.full((3, len(self.slacks_h), 2 * _K), _TOO_LONG_H)
+        self.running = np.full((len(self.slacks_h), 4 * _K), _TOO_LONG_H)
+        self.spot, self.without = self.running[:, : 2 * _K], self.running[:, 2 * _K :]
+        self.down, self.up = _spell(odds.return_per_h, self.step_h), _spell(odds.loss_per_h, self.step_h)
+        self.spot_hours = terms.spot_price * self.up.hours
         # A loss while another market is open is a move; for who works on demand it is nothing at all.
         gone_per_h = odds.gone_per_h or odds.loss_per_h
-        self.gone = _Spell(gone_per_h, self.step_h)
-        self.other = 1.0 - np.array(gone_per_h)[:, None] / np.array(odds.loss_per_h)[:, None]  # young, old
+        self.gone = _spell(gone_per_h, self.step_h)
+        self.other = np.repeat(1.0 - np.array(gone_per_h) / np.array(odds.loss_per_h), _K)  # young, old
+        self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """Of each row: how likely nothing happens until the slack of the row before is reached (young, old), when it
+        happens, if it does, and where its values come from."""
+        slacks_h, rates = np.array(self.slacks_h), np.array(self.down.rates)
+        wide_h = np.diff(slacks_h, prepend=slacks_h[0] - 1.0)[:, None]
+        kept = np.exp(-rates * wide_h)
+        after_h = 1.0 / rates - wide_h * kept / (1.0 - kept)
+        then_h = slacks_h[:, None] - self.terms.restart_h - np.column_stack([np.zeros(len(slacks_h)), after_h])
+        self.kept, self.aged = np.repeat(kept, _K, axis=1), (after_h[:, 0] / wide_h[:, 0]).tolist()
+        self.is_in_time = (then_h[:, 0] >= slacks_h[0] - 1e-12).tolist()
+        is_late = then_h[:, 1:, None] < slacks_h[0] - 1e-12
+        self.starts = np.where(is_late, _TOO_LONG_H, self.start)  # who comes too late does not begin
+        self._where = _weights(slacks_h, then_h)
 
     def fill(self, row: int) -> None:
         """Where rows lie farther apart than a restart costs, a row depends on itself: on a guess that goes on half
         as steeply as the rows before."""
+        running = self.running
         if row > 1:
-            least = self.terms.spot_price * self.work_h
-            for rows in (self.spot, self.without):
-                rows[row] = np.maximum(rows[row - 1] + _ONWARD * (rows[row - 1] - rows[row - 2]), least)
+            running[row] = np.maximum(running[row - 1] + _ONWARD * (running[row - 1] - running[row - 2]), self.least)
         elif row:
-            self.spot[1], self.without[1] = self.spot[0], self.without[0]
-        self._wait(row)
-        starts = self._starts(row, self.slacks_h[row])
-        self._on_spot(row, starts)
-        self._on_demand(row, starts)
+            running[1] = running[0]
+        found = self._where[row, :, : row + 1] @ running[: row + 1]
+        begun = found[0] if self.is_in_time[row] else None
+        self._wait(row, found[1:, :_K], begun)
+        self._on_spot(row, begun)
+        self._on_demand(row, begun)
 
-    def _below(self, rows: Values, row: int, slack_h: float) -> Values | None:
-        """The values at a smaller slack; None where there is not slack enough."""
-        if slack_h < self.slacks_h[0] - 1e-12:
-            return None
-        found: Values
-        if not row:
-            found = rows[0]
-            return found
-        low = min(max(bisect_right(self.slacks_h, slack_h, 0, row) - 1, 0), row - 1)
-        part = (slack_h - self.slacks_h[low]) / (self.slacks_h[low + 1] - self.slacks_h[low])
-        found = rows[low] + part * (rows[low + 1] - rows[low])
-        return found
-
-    def _starts(self, row: int, slack_h: float) -> Values | None:
-        """A spot machine is begun now: in a young spell, in an old one."""
-        found = self._below(self.spot, row, slack_h - self.terms.restart_h)
-        return None if found is None else found + self.terms.spot_price * self.terms.restart_h
-
-    def _wait(self, row: int) -> None:
+    def _wait(self, row: int, come: Values, begun: Values | None) -> None:
         """Nothing runs, no spot: wait on, or begin on demand."""
+        restart_h, idle = self.terms.restart_h, self.idle[row]
         if row:
-            for is_old in (1, 0):
-                self._idle(row, is_old)
-        restart_h = self.terms.restart_h
-        begun = self._below(self.without, row, self.slacks_h[row] - restart_h) if row else None
-        self.nothing[row] = np.minimum(self.idle[row], (self.work_h if begun is None else begun) + restart_h)
-        self.nothing[row, :, 0] = self.idle[row, :, 0] = 0.0
+            self._idle(row, come)
+        begin = self.work_h if begun is None else begun[2 * _K :]
+        self.nothing[row] = np.minimum(idle, begin + restart_h)
+        self.nothing[row, ::_K] = idle[::_K] = 0.0
 
-    def _idle(self, row: int, is_old: int) -> None:
+    def _idle(self, row: int, come: Values) -> None:
         """Until something happens, or the slack of the row before is reached."""
-        wide_h = self.slacks_h[row] - self.slacks_h[row - 1]
-        rate = self.down.rates[is_old]
-        kept = math.exp(-rate * wide_h)
-        after_h = 1.0 / rate - wide_h * kept / (1.0 - kept)  # when it happens, if it does
-        last = self.nothing[row - 1, is_old]
-        starts = self._starts(row, self.slacks_h[row] - after_h)
-        then = last if starts is None else np.minimum(starts[0], last)
-        if not is_old:
-            # What has grown old waits on: of this row only waiting is known yet, and that is what it did until now.
-            before, now = self.nothing[row - 1, 1], np.minimum(self.idle[row, 1], self.nothing[row - 1, 1])
-            then = self.down.after_young(then, now + after_h / wide_h * (before - now))
-        self.idle[row, is_old] = kept * last + (1.0 - kept) * then
+        idle, last, kept = self.idle[row], self.nothing[row - 1], self.kept[row]
+        then = np.minimum((come + self.starts[row]).ravel(), last)
+        idle[_K:] = (then + kept * (last - then))[_K:]
+        # What has grown old waits on: of this row only waiting is known yet, and that is what it did until now.
+        now = np.minimum(idle[_K:], last[_K:])
+        grown = now + self.aged[row] * (last[_K:] - now)
+        then = grown + self.down.share * (then[:_K] - grown)
+        idle[:_K] = then + kept[:_K] * (last[:_K] - then)
 
-    def _on_spot(self, row: int, starts: Values | None) -> None:
+    def _on_spot(self, row: int, begun: Values | None) -> None:
         """A loss with another market open makes nobody's spell young: some machine has been there as long as before."""
-        lost = self.nothing[row, [0, 0]]
-        if starts is not None:
-            lost = lost + self.other * (np.minimum(starts, lost) - lost)
-        self.up.work(self.spot[row], lost, None, self.terms.spot_price)
+        lost = self.nothing[row, _TWICE]
+        if begun is not None:
+            lost += self.other * (np.minimum(begun[: 2 * _K] + self.start, lost) - lost)
+        self.spot[row] = self.up.matrix @ lost + self.spot_hours
 
-    def _on_demand(self, row: int, starts: Values | None) -> None:
-        if starts is None:
+    def _on_demand(self, row: int, begun: Values | None) -> None:
+        if begun is None:
             self.without[row] = self.beside[row] = self.work_h
             return
+        starts = begun[: 2 * _K] + self.start
         # Whether to leave at once when spot comes is judged by the row before: it is known, and nearly the same.
-        come = np.minimum(starts[0], self.beside[row - 1, 0])
-        self.down.work(self.without[row], (come, come), None, 1.0)
-        self.gone.work(self.beside[row], self.without[row, [0, 0]], starts[1], 1.0)
+        come = np.minimum(starts[:_K], self.beside[row - 1, :_K])
+        self.without[row] = self.down.matrix_of_one @ come + self.down.hours
+        ended, beside, gone = self.without[row, :_K], self.beside[row], self.gone
+        beside[_K:] = gone.old[0] @ ended + gone.old[1]
+        grown = np.minimum(starts[_K:], beside[_K:])
+        beside[:_K] = gone.young[0] @ (grown + gone.share * (ended - grown)) + gone.young[1]
 
     def table(self, terms: Terms, scale: float) -> Table:
-        return Table(terms, self.slacks_h, self.step_h, self.idle, self.spot, self.without, self.beside, scale)
+        rows = (each.reshape(-1, 2, _K) for each in (self.idle, self.spot, self.without, self.beside))
+        return Table(terms, self.slacks_h, self.step_h, *rows, scale)
+
+
+def _weights(slacks_h: Values, at_h: Values) -> Values:
+    """[row, which, row]: with what weights the values at these slacks, all of them at most that of their row, are made
+    from those of the rows: on straight lines."""
+    rows, number = np.arange(len(slacks_h))[:, None], len(slacks_h)
+    low = np.clip(np.searchsorted(slacks_h, at_h, side="right") - 1, 0, np.maximum(rows - 1, 0))
+    high = np.minimum(low + 1, rows)
+    part = (at_h - slacks_h[low]) / np.where(high > low, slacks_h[high] - slacks_h[low], np.inf)
+    found = np.zeros((number, at_h.shape[1], number))
+    which = np.arange(at_h.shape[1])[None, :]
+    found[rows, which, low] = 1.0 - part
+    found[rows, which, high] += part
+    return found

@@ -60,19 +60,19 @@ class Odds:
     gone_per_h: tuple[float, float] | None = None  # of these, with no other market open; None: all of them
 
 
-def odds_of(spell: Tally, machine: Tally, markets: int = 1) -> Odds:
+def odds_of(spell: Tally, machine: Tally, markets: int = 1, steps: int = _STEPS_PER_OCTAVE) -> Odds:
     """`spell`: of all markets together (some or none); `machine`: of the market in question; `markets`: how many in
     all. How often all are gone at once is counted, not made up from the markets: they may well be scarce together.
     A market that seems calmer than that is not believed to be: little was seen of it, or it was not there then."""
-    back, lost = _pair(spell, 0), _pair(machine, 2)
+    back, lost = _pair(spell, 0, steps), _pair(machine, 2, steps)
     if markets < 2:
         return Odds(back, lost)
-    gone = _pair(spell, 2)
+    gone = _pair(spell, 2, steps)
     return Odds(back, (max(lost[0], gone[0]), max(lost[1], gone[1])), gone)
 
 
-def _pair(seen: Tally, first: int) -> tuple[float, float]:
-    return rounded(seen.rate_per_h(first)), rounded(seen.rate_per_h(first + 1))
+def _pair(seen: Tally, first: int, steps: int) -> tuple[float, float]:
+    return rounded(seen.rate_per_h(first), steps), rounded(seen.rate_per_h(first + 1), steps)
 
 
 def rounded(value: float, steps: int = _STEPS_PER_OCTAVE) -> float:
@@ -84,11 +84,12 @@ class Sightings:
     """The fold of one market: is a machine to be had or not, time after time. What was so at the first look is taken
     for old: of spells that are met half-way, most are long ones. A clock that was set back tells of no time."""
 
-    __slots__ = ("at_s", "by_hour", "ends", "hours", "is_up", "since_s")
+    __slots__ = ("at_s", "by_hour", "ends", "hours", "is_up", "pace", "since_s")
 
     def __init__(self) -> None:
         self.hours, self.ends = [0.0] * 4, [0.0] * 4
         self.by_hour = [[[0.0] * 24, [0.0] * 24] for _ in range(2)]  # none, some: ends that were due, ends that came
+        self.pace = [[1.0] * 24 for _ in range(2)]  # none, some: how many times as often spells end, by hour
         self.is_up: bool | None = None
         self.at_s = 0.0
         self.since_s = -math.inf
@@ -96,35 +97,33 @@ class Sightings:
     def see(self, at_s: float, is_up: bool) -> None:
         was_up = self.is_up
         if was_up is not None:
-            passed_h = max(0.0, at_s - self.at_s) / 3600.0
+            passed_h = (at_s - self.at_s) / 3600.0 if at_s > self.at_s else 0.0
             age_h = self.age_h(self.at_s)
-            self._count(was_up, age_h, passed_h, was_up != is_up)
-            self._fade(0.5 ** (passed_h / HALF_LIFE_H))
-            young_h = min(passed_h, max(0.0, YOUNG_H - age_h))
-            self.hours[slot(was_up, 0.0)] += young_h
-            self.hours[slot(was_up, YOUNG_H)] += passed_h - young_h
+            if passed_h <= 1.0:  # a look after a long break tells of no hour of the day
+                self._count(was_up, age_h, passed_h, was_up != is_up)
+            kept, first = 0.5 ** (passed_h / HALF_LIFE_H), 2 * was_up
+            self.hours = hours = [each * kept for each in self.hours]
+            self.ends = [each * kept for each in self.ends]
+            young_h = 0.0 if age_h >= YOUNG_H else min(passed_h, YOUNG_H - age_h)
+            hours[first] += young_h
+            hours[first + 1] += passed_h - young_h
             if was_up != is_up:
                 self.ends[slot(was_up, age_h + passed_h)] += 1.0
                 self.since_s = at_s
         self.is_up, self.at_s = is_up, at_s
 
     def _count(self, was_up: bool, age_h: float, passed_h: float, is_over: bool) -> None:
-        """By hour of the day. A look after a long break tells of none of them."""
-        if passed_h <= 1.0:
-            hour = int(self.at_s / 3600.0) % 24
-            due, came = self.by_hour[was_up]
-            due[hour] += passed_h * _rate_per_h(self.ends, self.hours, slot(was_up, age_h))
-            came[hour] += is_over
+        """By hour of the day."""
+        hour = int(self.at_s / 3600.0) % 24
+        due, came = self.by_hour[was_up]
+        due[hour] += passed_h * _rate_per_h(self.ends, self.hours, slot(was_up, age_h))
+        came[hour] += is_over
+        self.pace[was_up][hour] = (came[hour] + DAILY_WEIGHT) / (due[hour] + DAILY_WEIGHT)
 
     def _daily(self, is_up: bool) -> float:
         """The next hours beside the whole day."""
-        due, came = self.by_hour[is_up]
-        hours = [(int(self.at_s / 3600.0) + ahead) % 24 for ahead in range(DAILY_AHEAD)]
-        return sum((came[hour] + DAILY_WEIGHT) / (due[hour] + DAILY_WEIGHT) for hour in hours) / DAILY_AHEAD
-
-    def _fade(self, kept: float) -> None:
-        self.hours = [hours * kept for hours in self.hours]
-        self.ends = [ends * kept for ends in self.ends]
+        pace, hour = self.pace[is_up], int(self.at_s / 3600.0) % 24
+        return sum((pace + pace)[hour : hour + DAILY_AHEAD]) / DAILY_AHEAD
 
     @property
     def tally(self) -> Tally:

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tradewind.autoscaler.contract import ContractView, Running, SpotMarket, Watch, decide
+from tradewind.autoscaler.contract import ContractView, Running, SpotMarket, Watch, choose
 from tradewind.autoscaler.contract.odds import YOUNG_H
 from tradewind.autoscaler.simulate.place import Place
 from tradewind.autoscaler.simulate.run import Run
@@ -130,7 +130,7 @@ class Contracts:
         self._look_at(run, now_s + wait_s)
         if run.is_running and left_s / run.speed <= self.tick_s:
             return  # nearly done: nothing is worth a move
-        choice = decide(self.view(run, now_s, left_s, wait_s)).choice
+        choice = choose(self.view(run, now_s, left_s, wait_s))
         self.world.tally.decisions += 1
         gpus = run.job.gpus * max(choice.replicas, 1)
         if choice.key == run.where and gpus == run.gpus and (run.is_running or run.bucket is not None):

@@ -7,7 +7,7 @@ is left out, which changes nothing, since policies are functions of the view.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tradewind.autoscaler.actions import Drain, Launch, Plan, Terminate
@@ -25,6 +25,7 @@ from tradewind.autoscaler.simulate.contracts import Contracts, Growth, refused
 from tradewind.autoscaler.simulate.foresight import Foresight, Learned, Nothing
 from tradewind.autoscaler.simulate.job import SimJob
 from tradewind.autoscaler.simulate.place import GPU, Node, Venue
+from tradewind.autoscaler.simulate.remembered import Remembered, picture
 from tradewind.autoscaler.simulate.run import ANYWHERE
 from tradewind.autoscaler.simulate.tally import Tally
 from tradewind.autoscaler.simulate.world import Physics, World
@@ -78,6 +79,7 @@ class Simulation:
         self._launched_s: list[float] = []
         self._knowledge: tuple[float, Knowledge] | None = None
         self._offers: tuple[tuple[int, ...], tuple[Offer, ...]] = ((), ())
+        self._remembered = Remembered()
         self._shapes = {key: _shape(place.offer) for key, place in self.world.places.items()}
 
     def run(self) -> Tally:
@@ -91,7 +93,7 @@ class Simulation:
                 self.contracts.look(now_s)
             if self.world.is_news or self._wake_s(self._planned_s) <= now_s:
                 self.world.is_news = False
-                self._act(make_plan(self.look(now_s), policies=self.policies), now_s)
+                self._act(*self._plan(now_s), now_s)
                 self.world.tally.plans += 1
             self._check(now_s)
         self.world.end_all(self.world.moved_s)
@@ -143,14 +145,30 @@ class Simulation:
                     found = at_s
         return found
 
+    def _plan(self, now_s: float) -> tuple[Plan, Mapping[str, Node]]:
+        """And the nodes that it may speak of, by their names in it."""
+        world = self.world
+        self._planned_s = now_s
+        self._launched_s = [at_s for at_s in self._launched_s if at_s > now_s - 60.0]
+        seen = picture(world, self.blocks, len(self._launched_s), self.settings, now_s)
+        known = None if seen is None else self._remembered.find(seen, world, self._present_offers())
+        if known is not None:
+            return known
+        plan = make_plan(self.look(now_s), policies=self.policies)
+        if seen is not None:
+            self._remembered.keep(seen, plan, world)
+        return plan, {
+            action.launch_id: world.nodes[int(action.launch_id[1:])]
+            for action in plan.actions
+            if isinstance(action, Drain | Terminate)
+        }
+
     # --- observe ----------------------------------------------------------------------------------------------
 
     def look(self, now_s: float) -> View:
         world = self.world
         nodes = tuple(node.view(now_s) for node in world.nodes.values())
         wanted = {SeriesKey(NOBODY, GPU): float(world.wanted_gpus)}
-        self._launched_s = [at_s for at_s in self._launched_s if at_s > now_s - 60.0]
-        self._planned_s = now_s
         return View(
             now_s=now_s,
             settings=self.settings,
@@ -198,15 +216,15 @@ class Simulation:
 
     # --- act --------------------------------------------------------------------------------------------------
 
-    def _act(self, plan: Plan, now_s: float) -> None:
+    def _act(self, plan: Plan, nodes: Mapping[str, Node], now_s: float) -> None:
         in_vain: set[str] = set()
         for action in plan.actions:
             if isinstance(action, Launch):
                 self._launch(action, now_s, in_vain)
             elif isinstance(action, Drain):
-                self._drain(self.world.nodes[int(action.launch_id[1:])], now_s)
+                self._drain(nodes[action.launch_id], now_s)
             elif isinstance(action, Terminate):
-                self.world.end_node(self.world.nodes[int(action.launch_id[1:])], now_s)
+                self.world.end_node(nodes[action.launch_id], now_s)
         if in_vain and self.contracts is not None:
             refused(self.contracts, sorted(in_vain), now_s + self.tick_s)
         self._held_until_s = now_s + self.tick_s if plan.holds and self._launched_s else 0.0

@@ -105,6 +105,7 @@ class Place:
     venue: Venue
     offer: Offer  # at the present price
     slots: int
+    key: str  # of the market
     stock: int = ANY_NUMBER
     soon: int = ANY_NUMBER
     change_s: float = 0.0  # when the stock changes next
@@ -115,11 +116,7 @@ class Place:
 
     @classmethod
     def of(cls, venue: Venue) -> Place:
-        return cls(venue, venue.offer, int(venue.offer.accelerator_count))
-
-    @property
-    def key(self) -> str:
-        return self.offer.market.key
+        return cls(venue, venue.offer, int(venue.offer.accelerator_count), venue.offer.market.key)
 
     @property
     def room(self) -> int:
@@ -145,6 +142,8 @@ class Place:
 
     def to_take(self, stock: int) -> Iterator[Node]:
         """Whom the cloud takes when so many are left: the newest."""
+        if not self.nodes:
+            return
         doomed = [node for node in self.nodes.values() if node.taken_at_s is not None]
         more = max(len(self.nodes) - len(doomed) - stock, 0)
         for node in reversed(list(self.nodes.values())):

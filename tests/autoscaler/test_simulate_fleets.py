@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tradewind.autoscaler.actions import Plan
 from tradewind.autoscaler.limits import Limits
 from tradewind.autoscaler.packing_stock import Stock
 from tradewind.autoscaler.simulate.contestants import CONTESTANTS, contestants
 from tradewind.autoscaler.simulate.contracts import Growth
 from tradewind.autoscaler.simulate.engine import Setting, Simulation, simulate
 from tradewind.autoscaler.simulate.job import SimJob
-from tradewind.autoscaler.simulate.place import ANY_NUMBER, Venue
+from tradewind.autoscaler.simulate.place import ANY_NUMBER, Node, Venue
+from tradewind.autoscaler.simulate.remembered import Remembered
 from tradewind.autoscaler.simulate.steps import Steps
 from tradewind.autoscaler.simulate.tally import Tally
 from tradewind.autoscaler.simulate.workload import Workload, spells
@@ -172,8 +174,11 @@ def test_spot_first_buys_by_list_price_and_reactive_by_what_losses_cost() -> Non
 class Watched(World):
     """Checks the world after every event."""
 
+    most = 0  # nodes at once
+
     def _happen(self, *given: object) -> None:
         super()._happen(*given)  # type: ignore[arg-type]
+        self.most = max(self.most, len(self.nodes))
         for place in self.places.values():
             assert len(place.nodes) <= place.stock
         for node in self.nodes.values():
@@ -193,16 +198,8 @@ class Watched(World):
 def watched(setting: Setting, jobs: Sequence[SimJob], policy: str, seed: int = 0) -> tuple[Tally, int]:
     found = Simulation(setting, iter(jobs), CONTESTANTS[policy], seed)
     found.world.__class__ = Watched
-    most = 0
-    look = found.look
-
-    def counting(now_s: float):  # type: ignore[no-untyped-def]
-        nonlocal most
-        most = max(most, len(found.world.nodes))
-        return look(now_s)
-
-    found.look = counting  # type: ignore[method-assign]
-    return found.run(), most
+    tally = found.run()
+    return tally, getattr(found.world, "most", 0)
 
 
 JOBS = st.lists(
@@ -256,6 +253,31 @@ def test_the_same_seed_gives_the_same_simulation(policy: str) -> None:
     first, again, other = (simulate(setting, work.jobs(4), CONTESTANTS[policy], seed) for seed in (1, 1, 2))
     assert first == again or _sums(first) == _sums(again)
     assert _sums(first) != _sums(other)  # boots take other times
+
+
+class Forgetful(Simulation):
+    """Makes every plan anew."""
+
+    def _plan(self, now_s: float) -> tuple[Plan, Mapping[str, Node]]:
+        self._remembered = Remembered()
+        return super()._plan(now_s)
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    jobs=JOBS,
+    seed=st.integers(0, 1000),
+    nodes=st.sampled_from([1, 2, ANY_NUMBER]),
+    limits=st.builds(Limits, max_nodes=st.sampled_from([3, 50]), launches_per_minute=st.sampled_from([None, 2])),
+)
+def test_plans_that_are_remembered_are_those_that_would_be_made(
+    jobs: list[SimJob], seed: int, nodes: int, limits: Limits
+) -> None:
+    zones = [spot(zone, spells(f"{seed}{zone}", 2.0, 1.0, 3.0, nodes)) for zone in ("us-east-1a", "us-east-1b")]
+    prices = Steps.of([(0.0, 10_000_000), (20 * H, 2_000_000), (40 * H, 12_000_000)], 60 * H)
+    setting = world(*zones, replace(DEAR, price=prices), loop=replace(LOOP, limits=limits))
+    found = [each(setting, iter(jobs), CONTESTANTS["contract"], seed).run() for each in (Simulation, Forgetful)]
+    assert _sums(found[0]) == _sums(found[1])
 
 
 def _sums(tally: Tally) -> list[object]:
