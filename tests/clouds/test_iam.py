@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import yaml
 from emulated import Clouds, clouds
 
+from tradewind.autoscaler.placement import group_name, has_groups
 from tradewind.autoscaler.providers.azure_preflight import PERMISSIONS as AZURE_NEEDED
 from tradewind.autoscaler.providers.base import LaunchSpec
 from tradewind.autoscaler.providers.gcp_preflight import COMPUTE_PERMISSIONS, TPU_PERMISSIONS
@@ -46,7 +48,9 @@ def live_once(cell: CellCloud) -> None:
     """Everything that a controller does with a node, once."""
     offer = cell.plan.offers[0]
     labels = {**offer.labels, LABEL_LAUNCH_ID: "tw-iam"}
-    cell.provider.launch(LaunchSpec("tw-iam", "research", cell.plan.name, offer, "10.0.0.4:6379", labels))
+    spec = LaunchSpec("tw-iam", "research", cell.plan.name, offer, "10.0.0.4:6379", labels)
+    group = group_name("research", cell.plan.name, "gang", offer.market) if has_groups(offer) else ""
+    cell.provider.launch(replace(spec, placement_group=group))
     cell.provider.list_nodes()
     cell.provider.console("tw-iam")
     cell.prices.offers(1_790_000_000.0)
@@ -109,7 +113,7 @@ def test_aws_nodes_read_their_own_secret_and_the_data_and_cannot_provision(role:
 
 def test_aws_rights_to_change_are_bound_to_the_fleets_tag() -> None:
     for statement in json.loads((IAM / "aws-controller.json").read_text())["Statement"]:
-        if statement["Sid"] in ("LaunchOnlyWithTheFleetsTag", "EndWhatHasTheFleetsTag"):
+        if statement["Sid"] in ("LaunchOnlyWithTheFleetsTag", "EndWhatHasTheFleetsTag", "GroupsOnlyWithTheFleetsTag"):
             assert "tradewind:fleet" in json.dumps(statement["Condition"])
         elif statement["Resource"] == "*":
             assert all(re.search(r":(Describe|Get|List)", action) for action in statement["Action"])

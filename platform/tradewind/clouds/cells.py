@@ -97,6 +97,7 @@ def _aws(config: FleetConfig) -> Iterator[tuple[str, Settings]]:
                 capacity_reservation=section.capacity_reservation,
                 tags=dict(section.tags),
                 endpoint_url=section.endpoint_url,
+                placement_groups=config.placement.groups == "auto",
             ),
         )
 

@@ -56,6 +56,8 @@ class GcpWorld:
         default_factory=lambda: {
             "price_above": "Google takes no price limit: spot has a list price that changes once a day at most",
             "half_launch": "a launch is one machine",
+            "groups": "not asked for here yet",
+            "group_room": "not asked for here yet",
             "notice_listed": "Google tells a preemption to the machine's metadata service alone",
         }
     )
