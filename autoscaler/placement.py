@@ -15,7 +15,7 @@ from tradewind.model import Market, Offer
 
 _DIGITS = 12
 # Compute Engine has compact placement for these families of machines with accelerators, and not for N1 with any GPU.
-_GCP = re.compile(r"(a2|a3|a4|a4x|g2|g4)-")
+_GCP = re.compile(r"(a2|a3|a4|a4x|g2)-")
 
 
 def has_groups(offer: Offer) -> bool:
@@ -23,7 +23,7 @@ def has_groups(offer: Offer) -> bool:
     if not offer.accelerator or offer.hosts > 1 or offer.accelerator.startswith("TPU"):
         return False
     cloud = offer.market.cloud
-    return cloud == "aws"
+    return cloud in ("aws", "azure") or (cloud == "gcp" and bool(_GCP.match(offer.market.instance_type)))
 
 
 def group_name(fleet: str, cell: str, gang: str, market: Market) -> str:

@@ -83,9 +83,9 @@ def test_groups_can_be_turned_off() -> None:
     ("cloud", "kind", "accelerator", "hosts", "expected"),
     [
         ("aws", "p4d.24xlarge", "A100", 1, True),
-        ("azure", "Standard_ND96", "A100", 1, False),
-        ("gcp", "a2-highgpu-8g", "A100", 1, False),
-        ("gcp", "g2-standard-4", "L4", 1, False),
+        ("azure", "Standard_ND96", "A100", 1, True),
+        ("gcp", "a2-highgpu-8g", "A100", 1, True),
+        ("gcp", "g2-standard-4", "L4", 1, True),
         ("gcp", "n1-standard-8", "V100", 1, False),  # Compute Engine has no compact placement for it
         ("gcp", "tpu-v4-16", "TPU-V4", 2, False),  # a slice is wired together anyway
         ("aws", "m7i.large", "", 1, False),

@@ -16,9 +16,10 @@ import yaml
 from emulated import Clouds, clouds
 
 from tradewind.autoscaler.placement import group_name, has_groups
+from tradewind.autoscaler.providers.azure_preflight import GROUP_PERMISSIONS as AZURE_GROUPS
 from tradewind.autoscaler.providers.azure_preflight import PERMISSIONS as AZURE_NEEDED
 from tradewind.autoscaler.providers.base import LaunchSpec
-from tradewind.autoscaler.providers.gcp_preflight import COMPUTE_PERMISSIONS, TPU_PERMISSIONS
+from tradewind.autoscaler.providers.gcp_preflight import COMPUTE_PERMISSIONS, GROUP_PERMISSIONS, TPU_PERMISSIONS
 from tradewind.clouds import CellCloud, open_cells
 from tradewind.clouds.preflight import check_clouds
 from tradewind.clouds.secret_stores import store_in
@@ -126,6 +127,10 @@ GCP_CALLS = [
     (r"POST .*/zones/[^/]+/instances", {"compute.instances.create", "compute.disks.create", "compute.subnetworks.use"}),
     (r"GET .*/aggregated/instances", {"compute.instances.list"}),
     (r"GET .*/aggregated/disks", {"compute.disks.list"}),
+    (r"POST .*/regions/[^/]+/resourcePolicies", {"compute.resourcePolicies.create"}),
+    (r"GET .*/aggregated/resourcePolicies", {"compute.resourcePolicies.list"}),
+    (r"DELETE .*/resourcePolicies/[^/]+", {"compute.resourcePolicies.delete"}),
+    (r"GET .*/regions/[^/]+/operations/[^/]+", {"compute.regionOperations.get"}),
     (r"GET .*/aggregated/operations", {"compute.globalOperations.list", "compute.zoneOperations.list"}),
     (r"GET .*/instances/[^/]+", {"compute.instances.get"}),
     (r"GET .*/instances/[^/]+/serialPort", {"compute.instances.getSerialPortOutput"}),
@@ -144,8 +149,8 @@ GCP_CALLS = [
 def test_google_allows_the_calls_that_are_made(world: Clouds) -> None:
     role = yaml.safe_load((IAM / "gcp-controller.yaml").read_text())
     allowed = set(role["includedPermissions"])
-    assert {*COMPUTE_PERMISSIONS, *TPU_PERMISSIONS} <= allowed
-    config = world.config("gcp", more="offers: [{accelerator: T4, capacity: spot}]\n")
+    assert {*COMPUTE_PERMISSIONS, *TPU_PERMISSIONS, *GROUP_PERMISSIONS} <= allowed
+    config = world.config("gcp", more="offers: [{accelerator: L4, capacity: spot}]\n")
     world.gcp.calls.clear()
     cell = open_cells(config, lambda spec: spec.launch_id, world.credentials)["gcp-us-central1"]
     cell.provider.preflight()
@@ -182,7 +187,7 @@ def azure_action(call: str) -> str:
 def test_azure_allows_the_calls_that_are_made(world: Clouds) -> None:
     role = json.loads((IAM / "azure-controller.json").read_text())
     allowed = {action.lower() for action in role["Actions"]}
-    assert {action.lower() for action in AZURE_NEEDED} <= allowed
+    assert {action.lower() for action in (*AZURE_NEEDED, *AZURE_GROUPS)} <= allowed
     assert role["NotActions"] == role["NotDataActions"] == []
     config = world.config("azure", more="offers: [{accelerator: T4, capacity: spot}]\n")
     world.azure.calls.clear()
@@ -190,7 +195,7 @@ def test_azure_allows_the_calls_that_are_made(world: Clouds) -> None:
     cell.provider.preflight()
     live_once(cell)
     called = {azure_action(call).lower() for call in world.azure.calls if "/subscriptions/" in call}
-    assert "microsoft.compute/virtualmachines/write" in called
+    assert {f"microsoft.compute/{kind}/write" for kind in ("virtualmachines", "proximityplacementgroups")} <= called
     assert called - allowed == set()
     assert not any("*" in action for action in allowed)
 

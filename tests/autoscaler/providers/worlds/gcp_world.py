@@ -56,8 +56,6 @@ class GcpWorld:
         default_factory=lambda: {
             "price_above": "Google takes no price limit: spot has a list price that changes once a day at most",
             "half_launch": "a launch is one machine",
-            "groups": "not asked for here yet",
-            "group_room": "not asked for here yet",
             "notice_listed": "Google tells a preemption to the machine's metadata service alone",
         }
     )
@@ -142,7 +140,23 @@ class GcpWorld:
             *(f"zones/{z}/disks/{name}" for (z, name), disk in compute.disks.items() if not disk["users"]),
         ]
 
+    def groups(self) -> dict[str, list[str]]:
+        self.emulator.settle()
+        compute = self.emulator.compute
+        found: dict[str, list[str]] = {}
+        for region, name in compute.placement.policies:
+            machines = (compute.vms[place] for place in compute.placement.members(region, name))
+            found[name] = sorted(vm.body["labels"][LABEL_LAUNCH_ID] for vm in machines)
+        return found
+
     # --- bad days ---
+
+    def limit_group(self, n: int) -> None:
+        self.emulator.faults.group_room = n
+
+    def deny_groups(self) -> str:
+        self.emulator.faults.denied.add("compute.resourcePolicies.create")
+        return "compute.resourcePolicies.create"
 
     def stock_out(self, offer: Offer) -> None:
         market = offer.market
