@@ -29,21 +29,25 @@ class Closeness:
         mine = ((gang_source(gang), gang) for gang in view.demand.gangs)
         self._gangs = {source: gang for source, gang in mine if source in asking and _may_be_apart(gang)}
         for slot, use, number in bought:
-            for source in {source for _, source, _ in use} & self._gangs.keys():
-                self._nodes[source, _zone(slot)] += number
+            zone = _zone(slot)
+            for source in {source for _, source, _ in use if source in self._gangs}:
+                self._nodes[source, zone] += number
         alone = {source for (source, _), number in self._nodes.items() if number == 1}
         if alone:
             self._nodes.update(_elsewhere(basket, {source: self._gangs[source] for source in alone}))
 
     def gang_of(self, slot: Slot, use: Use) -> str:
         """The first of those that share the node: it can be in one group only."""
-        sources = (source for _, source, _ in use if self._nodes[source, _zone(slot)] > 1)
+        zone = _zone(slot)
+        sources = (source for _, source, _ in use if self._nodes.get((source, zone), 0) > 1)
         return next((self._gangs[source].gang_id for source in sources), "")
 
 
 def _may_be_apart(gang: Gang) -> bool:
-    several = gang.strategy is not Strategy.STRICT_PACK and (len(gang.bundles) > 1 or gang.placed_on)
-    return bool(several) and any(has_accelerators(bundle) for bundle in gang.bundles)
+    if gang.strategy is Strategy.STRICT_PACK or not (len(gang.bundles) > 1 or gang.placed_on):
+        return False
+    distinct = {id(bundle): bundle for bundle in gang.bundles}  # most are the same object
+    return any(map(has_accelerators, distinct.values()))
 
 
 def _elsewhere(basket: Basket, gangs: Mapping[str, Gang]) -> Iterable[tuple[str, str]]:
