@@ -22,6 +22,7 @@ class Launch:
     ruled_out: tuple[str, ...] = ()  # offers that would fit and were not considered, each with the reason
     replaces: tuple[str, ...] = ()  # launch ids whose work it is to take over
     role: Role = Role.WORKER
+    gang: str = ""  # whose other nodes it should be close to; empty: nobody's (placement.py)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from tradewind.autoscaler.copier import Copier
 from tradewind.autoscaler.knowledge import Experience
 from tradewind.autoscaler.pace import Pace
 from tradewind.autoscaler.sightings import Spells
-from tradewind.errors import PriceTooHigh, Stockout
+from tradewind.errors import PriceTooHigh, Scope, Stockout
 from tradewind.events import (
     AnyEvent,
     CheckpointCommitted,
@@ -64,6 +64,7 @@ class NodeRecord:
     tenants: tuple[str, ...] = ()  # for whom it was bought
     role: Role = Role.WORKER
     jobs: tuple[str, ...] = ()  # on whose behalf it was bought, as far as it is known
+    placement_group: str = ""  # in which it was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +241,7 @@ class FleetState:
                     tenants=event.tenants,
                     role=event.role,
                     jobs=event.jobs,
+                    placement_group=event.placement_group,
                 )
                 self._note_try(event.replaces, event.at_s)
             case LaunchRefused():
@@ -383,6 +385,8 @@ class FleetState:
         return self.spells.setdefault(node.offer.market.key, Spells()) if is_spot else None
 
     def _note_refusal(self, event: LaunchRefused) -> None:
+        if event.scope == Scope.GROUP:
+            return  # there may well be some outside of the group
         if event.error in _NONE_TO_BE_HAD and (spells := self._spells_of(self.nodes[event.launch_id])):
             spells.none_left(event.at_s)
 

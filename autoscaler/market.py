@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
-from tradewind.errors import InvalidRequest, PriceTooHigh, ProviderError, Scope, Stockout
+from tradewind.errors import InvalidRequest, PriceTooHigh, ProviderError, QuotaExceeded, Scope, Stockout
 from tradewind.events import LaunchRefused
 from tradewind.model import EndReason, Market, Offer
 from tradewind.states import NodeState
@@ -65,8 +65,15 @@ class Block:
         return f"{self.error}, tried again in {format_duration(max(0.0, self.until_s - now_s))}"
 
 
-def scope_key(market: Market, scope: Scope) -> str:
-    """Spot and on-demand are sold from different pools and quotas: a refusal of one says nothing of the other."""
+_OF_OFFERS = tuple(scope for scope in Scope if scope is not Scope.GROUP)
+
+
+def scope_key(market: Market, scope: Scope, group: str = "") -> str:
+    """Spot and on-demand are sold from different pools and quotas: a refusal of one says nothing of the other. A group
+    without a name stands for all groups of this type in the region."""
+    if scope is Scope.GROUP:
+        sold = f"{market.instance_type}/{market.capacity}"
+        return f"group:{group}/{sold}" if group else f"groups:{market.cloud}/{market.region}/{sold}"
     if scope is Scope.OFFER:
         return f"offer:{market.key}"
     if scope is Scope.ZONE:
@@ -95,7 +102,16 @@ class MarketMemory:
         """Of several, the first by scope."""
         if not self.blocks:
             return None
-        keys = [*(scope_key(offer.market, scope) for scope in Scope), f"boot/{scope_key(offer.market, Scope.OFFER)}"]
+        keys = [
+            *(scope_key(offer.market, scope) for scope in _OF_OFFERS),
+            f"boot/{scope_key(offer.market, Scope.OFFER)}",
+        ]
+        found = (self.blocks.get(key) for key in keys)
+        return next((block for block in found if block is not None and block.until_s > now_s), None)
+
+    def group_block_of(self, market: Market, group: str, now_s: float) -> Block | None:
+        """Whether this group, or every group of this type here, was refused a moment ago. The offer may be had."""
+        keys = (scope_key(market, Scope.GROUP, name) for name in (group, "")) if self.blocks else ()
         found = (self.blocks.get(key) for key in keys)
         return next((block for block in found if block is not None and block.until_s > now_s), None)
 
@@ -107,9 +123,26 @@ class MarketMemory:
 def news_block_s(memory: MarketMemory, node: NodeRecord, error: ProviderError, now_s: float) -> float:
     """How long a refusal rules out, by itself. Launches that were under way together are refused together: that is one
     refusal, not one after the other, each of which would rule the market out for longer."""
-    block = memory.block_of(node.offer, now_s)
+    if refused_scope(node, error) is Scope.GROUP:
+        block = memory.group_block_of(node.offer.market, node.placement_group, now_s)
+    else:
+        block = memory.block_of(node.offer, now_s)
     is_news = block is None or block.error != type(error).__name__ or block.at_s < node.requested_at_s
     return error.block_s if is_news else 0.0
+
+
+def refused_scope(node: NodeRecord, error: ProviderError) -> Scope:
+    """A launch into a placement group that is refused speaks of the group first: room beside other nodes is scarcer
+    than room, and a right or a type may be lacking for groups alone. Prices and quotas do not ask where a node lies."""
+    of_offer = isinstance(error, PriceTooHigh | QuotaExceeded) and error.scope is not Scope.GROUP
+    return Scope.GROUP if node.placement_group and not of_offer else error.scope
+
+
+def refusal_key(refusal: LaunchRefused, node: NodeRecord) -> str:
+    """What is ruled out. No room in one group says nothing of others; any other refusal of a group speaks of all."""
+    scope = Scope(refusal.scope)
+    group = node.placement_group if refusal.error == Stockout.__name__ else ""
+    return scope_key(node.offer.market, scope, group)
 
 
 def _is_corrected(refusal: LaunchRefused, fleet: FleetState) -> bool:
@@ -141,9 +174,11 @@ def _fold(
     whether the next refusal came soon after it."""
     by_key: dict[str, list[LaunchRefused]] = {}
     for refusal in refusals:
-        market = nodes[refusal.launch_id].offer.market
-        key = scope_key(market, Scope(refusal.scope))
-        if key and refusal.block_s > 0 and won.get(market.key, float("-inf")) <= refusal.at_s:
+        node = nodes[refusal.launch_id]
+        key, market = refusal_key(refusal, node), node.offer.market
+        # What is sold outside of a group clears nothing about the group.
+        won_s = float("-inf") if refusal.scope == Scope.GROUP else won.get(market.key, float("-inf"))
+        if key and refusal.block_s > 0 and won_s <= refusal.at_s:
             by_key.setdefault(key, []).append(refusal)
     blocks: dict[str, Block] = {}
     for key, told in by_key.items():

@@ -7,12 +7,14 @@ else, and what is taken is always what first-fit will find again at the next tic
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tradewind.autoscaler.demand import Demand, Need
 from tradewind.autoscaler.packing import Packing, Slot, covered
 from tradewind.autoscaler.packing_advice import advise
+from tradewind.autoscaler.packing_rules import gang_source, has_accelerators, packs
 from tradewind.autoscaler.packing_shop import NEAR, Held, Shop
 from tradewind.autoscaler.packing_stock import Purse, Stock
 from tradewind.model import LABEL_ZONE
@@ -32,24 +34,31 @@ class Basket:
         unplaced = packing.unplaced
         self.num_unserved = sum(left.count if isinstance(left, Need) else len(left.bundles) for left in unplaced)
 
-    def is_better_than(self, other: Basket) -> bool:
-        return (self.num_unserved, self.price_with_distance) < (other.num_unserved, other.price_with_distance * _LESS)
+    def is_better_than(self, other: Basket, wired: Collection[str] = ()) -> bool:
+        """`wired` are the gangs that would rather lie on few nodes."""
+        if self.num_unserved != other.num_unserved:
+            return self.num_unserved < other.num_unserved
+        return self._price_with_distance(other, wired) < other._price_with_distance(self, wired) * _LESS
 
-    @property
-    def price_with_distance(self) -> float:
-        """Nodes of gangs that lie in several zones are as much worse as another zone may be dearer."""
-        bought, where = self.packing.bought, dict[str, set[int]]()
-        for lay in self.packing.on_bought():
+    @cached_property
+    def _gangs(self) -> dict[str, set[int]]:
+        """By gang, the bought slots on which it lies."""
+        where = dict[str, set[int]]()
+        for lay in self.lays:
             sources = [*lay.sources] * (len(lay.slots) // len(lay.sources)) if lay.bound is not None else ()
             for index, source in zip(lay.slots.tolist(), sources, strict=False):
                 where.setdefault(source, set()).add(index)
-        scattered = {
-            index
-            for slots in where.values()
-            for index in slots
-            if len({bought[slot].labels.get(LABEL_ZONE) for slot in slots}) > 1
-        }
-        return self.price + (NEAR - 1) * sum(self.stock.price_of(bought[index]) for index in scattered)
+        return where
+
+    def _price_with_distance(self, other: Basket, wired: Collection[str]) -> float:
+        """Nodes of gangs that lie in several zones, or of wired ones on more nodes than in the other basket, are as
+        much worse as it may cost to have them close."""
+        scattered = set[int]()
+        for source, slots in self._gangs.items():
+            is_spread = source in wired and len(slots) > len(other._gangs.get(source, slots))
+            if is_spread or len({self.bought[slot].labels.get(LABEL_ZONE) for slot in slots}) > 1:
+                scattered |= slots
+        return self.price + (NEAR - 1) * sum(self.stock.price_of(self.bought[index]) for index in scattered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +81,15 @@ class Errand:
         if not idea or self.stock.prices[idea].sum() >= best.price * _LESS:
             return best
         other = self._fill(idea)
-        return other if other.is_better_than(best) else best
+        return other if other.is_better_than(best, _wired(self.demand)) else best
 
     def _fill(self, offers: Sequence[int] = ()) -> Basket:
         shop = Shop(self.stock, self.purses, self.max_share, self.held)
         packing = Packing(self.slots, shop, self.everything)
         packing.rooms.append(shop.propose(offers))
         return Basket(packing.fill(self.demand), shop)
+
+
+def _wired(demand: Demand) -> set[str]:
+    packed = (gang for gang in demand.gangs if packs(gang.strategy))
+    return {gang_source(gang) for gang in packed if any(has_accelerators(bundle) for bundle in gang.bundles)}

@@ -22,6 +22,7 @@ class Asker:
     sharers: int = 1  # ... each of which so many like it may share
     may_pass_share: bool = False  # of one market
     zone: str = ""  # where it would rather be, see `near_zone`
+    packs: bool = False  # it would rather have few nodes
 
     def nodes_for(self, count: int, served: int) -> int:
         """How many nodes that serve so many requests each to buy for `count` of them. Those that must lie apart need

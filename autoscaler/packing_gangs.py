@@ -15,7 +15,15 @@ import numpy as np
 from tradewind.autoscaler.packing_buyer import Asker, Buyer, NoBuyer
 from tradewind.autoscaler.packing_kinds import Kind, Rows, apart, by_kind, put_rows, sharing
 from tradewind.autoscaler.packing_rooms import Ints, Lay, Rooms, Slot
-from tradewind.autoscaler.packing_rules import ANYWHERE, gang_source, inside, names_a_place, pieces_of, wants_slice
+from tradewind.autoscaler.packing_rules import (
+    ANYWHERE,
+    gang_source,
+    inside,
+    names_a_place,
+    packs,
+    pieces_of,
+    wants_slice,
+)
 from tradewind.autoscaler.ray_snapshot import Gang, Strategy
 from tradewind.autoscaler.shape import Shape
 from tradewind.model import LABEL_REGION
@@ -116,7 +124,7 @@ class GangPlaces:
             if len(slots) < len(alike):
                 shape = self._in(piece, region)
                 zone = self._buyer.near_zone((shape,) * size)
-                asker = Asker(gang_source(alike[0]), size, True, place is apart, zone=zone)
+                asker = Asker(gang_source(alike[0]), size, True, place is apart, zone=zone, packs=packs(kind.strategy))
                 new = self._buy_alike(shape, size, len(alike) - len(slots), place, asker)
                 put_rows(self._rooms, piece, new)
                 slots = np.concatenate([slots, new])
@@ -252,7 +260,9 @@ class GangPlaces:
             index = self._find(shape, attempt, fresh_only, within)
             if index is None and buying:
                 count = 1 if fresh_only else len(pieces) - number
-                index = self._buy(shape, count, Asker(gang_source(gang), len(pieces), True, fresh_only, zone=zone))
+                few = packs(gang.strategy)
+                asker = Asker(gang_source(gang), len(pieces), True, fresh_only, zone=zone, packs=few)
+                index = self._buy(shape, count, asker)
             if index is None:
                 break
             self._rooms.put(index, shape, 1)

@@ -9,6 +9,7 @@ from operator import itemgetter
 from tradewind.autoscaler.actions import Launch
 from tradewind.autoscaler.demand import Demand
 from tradewind.autoscaler.packing_basket import Basket
+from tradewind.autoscaler.packing_groups import Closeness
 from tradewind.autoscaler.packing_loads import Loads, Options, Use, Uses
 from tradewind.autoscaler.packing_rooms import Slot
 from tradewind.autoscaler.packing_rules import gang_source, job_of
@@ -34,19 +35,21 @@ def launches_of(basket: Basket, view: View) -> list[Launch]:
     loads = Loads.of(basket.lays, len(slots)).at([indices[0] for indices in kinds.values()])
     words, ruled_out = _Words(basket, jobs_by_source(view.demand)), _RuledOut(basket, view)
     options = Options.of(loads, basket.stock)
+    bought = [(slots[indices[0]], uses.read(key), len(indices)) for (key, _), indices in kinds.items()]
+    closeness = Closeness(basket, view, bought)
     found: list[tuple[int, Launch]] = []
-    for row, ((key, _), indices) in enumerate(kinds.items()):
-        launch = _launch(slots[indices[0]], uses.read(key), options.row_of[row], options, words, ruled_out)
+    for row, ((slot, use, _), indices) in enumerate(zip(bought, kinds.values(), strict=True)):
+        launch = _launch(slot, use, options.row_of[row], options, words, ruled_out, closeness.gang_of(slot, use))
         found += [(index, launch) for index in indices]
     return [launch for _, launch in sorted(found, key=itemgetter(0))]
 
 
-def _launch(slot: Slot, use: Use, row: int, options: Options, words: _Words, ruled_out: _RuledOut) -> Launch:
+def _launch(slot: Slot, use: Use, row: int, options: Options, words: _Words, ruled_out: _RuledOut, gang: str) -> Launch:
     assert slot.offer is not None
     reason = f"cheapest for {words.of_use(use)}: {words.of_price(slot)}"
     beaten, fallbacks = words.of_others(slot, row, options)
     others = ruled_out.beside(slot.offer, frozenset(shape for shape, _, _ in use))
-    return Launch(slot.offer, reason, beaten, fallbacks, words.of_jobs(use), others)
+    return Launch(slot.offer, reason, beaten, fallbacks, words.of_jobs(use), others, gang=gang)
 
 
 def jobs_by_source(demand: Demand) -> dict[str, str]:

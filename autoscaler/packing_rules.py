@@ -58,6 +58,15 @@ def inside(shape: Shape, region: str, regions: Sequence[str]) -> Shape:
     return Shape.of(dict(shape.resources), selectors=[(*selector, rule) for selector in shape.selectors or ((),)])
 
 
+def has_accelerators(shape: Shape) -> bool:
+    return any(key in ("GPU", "TPU") for key, _ in shape.resources)
+
+
+def packs(strategy: Strategy) -> bool:
+    """Whether a gang would rather lie on few nodes: who asks to be spread does not."""
+    return strategy in (Strategy.PACK, Strategy.STRICT_PACK)
+
+
 def wants_slice(gang: Gang) -> bool:
     """Several hosts of accelerators that are wired together."""
     several = len(gang.bundles) > 1 and gang.strategy is not Strategy.STRICT_PACK

@@ -11,13 +11,14 @@ import numpy as np
 from tradewind.autoscaler.packing_buyer import Asker
 from tradewind.autoscaler.packing_gangs import fits_slice
 from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Floats, Ints, Rooms, Slot
-from tradewind.autoscaler.packing_rules import gang_source
+from tradewind.autoscaler.packing_rules import gang_source, has_accelerators
 from tradewind.autoscaler.packing_stock import Purse, Stock
 from tradewind.autoscaler.ray_snapshot import Gang
 from tradewind.autoscaler.shape import EPSILON, Shape
 from tradewind.model import Offer
 
-# What it may cost more to have a gang in one zone: traffic between zones is slower, and clouds charge for it.
+# What it may cost more to have a gang close together. In one zone: traffic between zones is slower, and clouds charge
+# for it. On fewer nodes: inside of one, accelerators talk over links (NVLink) that are faster than any network.
 NEAR = 1.05
 _PROPOSED = Asker("", 0)
 Held = Mapping[str, Mapping[str, int]]  # source -> market -> requests that lie there
@@ -60,7 +61,8 @@ class Shop:
         served = np.minimum(self.stock.copies(shape), asker.sharers if asker.alone else count)
         fitting = np.flatnonzero(served)
         each = self.stock.prices[fitting] / served[fitting]
-        for index in self._ranked(fitting, each, asker):
+        sizes = np.minimum(served[fitting], asker.size) if asker.packs and has_accelerators(shape) else None
+        for index in self._ranked(fitting, each, asker, sizes):
             number = asker.nodes_for(count, int(served[index]))
             if slots := self._buy_some(index, number, int(served[index]), asker):
                 return slots
@@ -143,14 +145,19 @@ class Shop:
                 return self._take(hosts, 1, Purchase(offer, asker, copies))
         return ()
 
-    def _ranked(self, fitting: Ints, each: Floats, asker: Asker) -> list[int]:
+    def _ranked(self, fitting: Ints, each: Floats, asker: Asker, sizes: Ints | None) -> list[int]:
         """The cheapest per request first; for a gang that would rather be in one zone, those there that cost little
-        more before all others. At the same price a gang takes fewer nodes."""
+        more before all others. At the same price a gang takes fewer nodes; one of accelerators (`sizes`: how much of it
+        a node takes) also where they cost little more."""
         prices = self.stock.prices[fitting]
         order = np.lexsort((-prices if asker.is_gang and not asker.alone else prices, each))
-        if asker.zone and len(order):
-            here = self._zone_codes[fitting] == self._zones.index(asker.zone)
-            far = ~(here & (each <= NEAR * each[order[0]]))
+        if not len(order):
+            return []
+        near = each <= NEAR * each[order[0]]
+        if sizes is not None:
+            order = order[np.argsort(-np.where(near, sizes, 0)[order], kind="stable")]
+        if asker.zone:
+            far = ~(near & (self._zone_codes[fitting] == self._zones.index(asker.zone)))
             order = order[np.argsort(far[order], kind="stable")]
         return [int(index) for index in fitting[order]]
 

@@ -9,13 +9,15 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from tradewind.autoscaler.actions import Action, Drain, Hold, Launch, Plan, Terminate
 from tradewind.autoscaler.clock import Clock
 from tradewind.autoscaler.clouds import Clouds, Outcome
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.autoscaler.limits import Gate
-from tradewind.autoscaler.market import MarketMemory, news_block_s
+from tradewind.autoscaler.market import MarketMemory, news_block_s, refused_scope
+from tradewind.autoscaler.placement import group_name, has_groups
 from tradewind.autoscaler.providers.base import LaunchSpec
 from tradewind.autoscaler.ray_snapshot import DrainReason, RayPort
 from tradewind.autoscaler.treasury import Treasury, Unlimited
@@ -31,7 +33,7 @@ from tradewind.events import (
     LaunchRequested,
     TerminateRequested,
 )
-from tradewind.model import LABEL_LAUNCH_ID, Capacity, Offer, Role
+from tradewind.model import LABEL_LAUNCH_ID, LABEL_PLACEMENT_GROUP, Capacity, Offer, Role
 from tradewind.states import NodeState
 from tradewind.units import format_usd
 
@@ -52,10 +54,18 @@ class _Attempt:
     left: Iterator[Offer]
     ruled_out: list[str]
     refused: list[str] = field(default_factory=list)  # launch ids
+    full: set[str] = field(default_factory=set)  # placement groups that had no room for it
 
     @classmethod
     def of(cls, action: Launch) -> _Attempt:
         return cls(action, iter((action.offer, *action.fallbacks)), list(action.ruled_out))
+
+    def go_on_after(self, node: NodeRecord, scope: Scope) -> None:
+        """What is refused inside of a group is tried outside of it first, before the next offer."""
+        self.refused.append(node.launch_id)
+        if scope is Scope.GROUP:
+            self.full.add(node.placement_group)
+            self.left = chain([node.offer], self.left)
 
 
 @dataclass(slots=True)
@@ -138,8 +148,10 @@ class Reconciler:
         """On record before the call, together with what was tried in vain before it."""
         launch_id, now_s, action = self.new_id(), self.clock.now_s(), attempt.action
         reason = action.reason
-        if offer is not action.offer:
+        if offer != action.offer:
             reason += f"; first choice refused, next best at {format_usd(offer.price_uusd_per_h or 0)}/h"
+        group, where = self._group_for(offer, attempt, now_s)
+        reason += where
         self.record(
             LaunchRequested(
                 at_s=now_s,
@@ -151,6 +163,7 @@ class Reconciler:
                 tenants=tuple(sorted(tenants)),
                 role=action.role,
                 jobs=action.jobs,
+                placement_group=group,
             ),
             DecisionRecorded(
                 at_s=now_s,
@@ -165,6 +178,20 @@ class Reconciler:
         )
         return launch_id
 
+    def _group_for(self, offer: Offer, attempt: _Attempt, now_s: float) -> tuple[str, str]:
+        """The placement group to ask for, and in words where the node will lie. A group that was refused a moment ago
+        is left out: its gang would rather have a node farther away than none."""
+        gang = attempt.action.gang
+        if not (gang and self.settings.placement_groups and has_groups(offer)):
+            return "", ""
+        group = group_name(self.settings.fleet, self.settings.cell, gang, offer.market)
+        self._memory = self._memory or MarketMemory.of(self.fleet, now_s)
+        block = self._memory.group_block_of(offer.market, group, now_s)
+        if group not in attempt.full and block is None:
+            return group, f"; in placement group {group}"
+        why = block.describe(now_s) if block is not None else "refused"
+        return "", f"; outside of placement group {group} ({why})"
+
     def send(self, node: NodeRecord) -> None:
         """Make the call for a launch that is on record."""
         self.sent.add(node.launch_id)
@@ -175,29 +202,31 @@ class Reconciler:
         """What has come of launch calls by now."""
         for outcome in self.clouds.outcomes():
             attempt = self._attempts.pop(outcome.launch_id, None)
-            if self._was_refused(outcome) and attempt is not None:
-                attempt.refused.append(outcome.launch_id)
+            error = self._refusal_in(outcome)
+            if error is not None and attempt is not None:
+                node = self.fleet.nodes[outcome.launch_id]
+                attempt.go_on_after(node, refused_scope(node, error))
                 self._refused.append(attempt)
 
-    def _was_refused(self, outcome: Outcome) -> bool:
+    def _refusal_in(self, outcome: Outcome) -> ProviderError | None:
         name = outcome.launch_id
         match outcome.error:
             case None:
-                return False
+                return None
             case AmbiguousOutcome() as error:
                 logger.warning("launch %s has no answer, the next listing tells: %s", name, error)
-                return False
+                return None
             case ProviderError() as error if error.retryable:
                 logger.warning("launch %s is tried again: %s", name, error)
                 self.sent.discard(name)
-                return False
+                return None
             case ProviderError() as error:
                 self._note_refusal(name, error)
-                return True
+                return error
             case error:
                 # A defect in a provider must not end the loop, and says nothing about whether the cloud acted.
                 logger.error("launch %s failed in the provider; the next listing tells", name, exc_info=error)
-                return False
+                return None
 
     def _note_refusal(self, launch_id: str, error: ProviderError) -> None:
         logger.info("launch %s refused: %s", launch_id, error)
@@ -213,21 +242,23 @@ class Reconciler:
                 launch_id=launch_id,
                 error=type(error).__name__,
                 message=error.message,
-                scope=error.scope,
+                scope=refused_scope(node, error),
                 block_s=block_s,
             )
         )
 
     def _spec(self, node: NodeRecord) -> LaunchSpec:
+        group = {LABEL_PLACEMENT_GROUP: node.placement_group} if node.placement_group else {}
         return LaunchSpec(
             launch_id=node.launch_id,
             fleet=self.settings.fleet,
             cell=node.cell,
             offer=node.offer,
             head_address=self.settings.head_address,
-            labels={**node.offer.labels, LABEL_LAUNCH_ID: node.launch_id},
+            labels={**node.offer.labels, LABEL_LAUNCH_ID: node.launch_id, **group},
             max_price_uusd_per_h=_most_for(node.offer),
             role=node.role,
+            placement_group=node.placement_group,
         )
 
     # --- ends -------------------------------------------------------------------------------------------------

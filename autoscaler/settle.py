@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from tradewind.autoscaler.actions import Hold
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
-from tradewind.autoscaler.market import MarketMemory, news_block_s, scope_key
+from tradewind.autoscaler.market import MarketMemory, news_block_s, refusal_key, refused_scope
 from tradewind.autoscaler.providers.base import CloudNode, CloudState
 from tradewind.autoscaler.ray_snapshot import RayNode, RayStatus
 from tradewind.autoscaler.view import LoopSettings
@@ -158,7 +158,7 @@ def _refused(node: NodeRecord, cloud: CloudNode, question: Question) -> LaunchRe
         launch_id=node.launch_id,
         error=type(error).__name__,
         message=error.message,
-        scope=error.scope,
+        scope=refused_scope(node, error),
         block_s=news_block_s(MarketMemory.of(question.fleet, now_s), node, error, now_s),
     )
 
@@ -168,8 +168,7 @@ def _each_refusal_once(events: Iterable[AnyEvent], fleet: FleetState) -> Iterato
     told: set[tuple[str, str]] = set()
     for event in events:
         if isinstance(event, LaunchRefused):
-            market = fleet.nodes[event.launch_id].offer.market
-            what = (event.error, scope_key(market, Scope(event.scope)))
+            what = (event.error, refusal_key(event, fleet.nodes[event.launch_id]))
             yield replace(event, block_s=0.0) if what in told else event
             told.add(what)
         else:
@@ -229,6 +228,7 @@ def _adopt(cloud: CloudNode, question: Question) -> tuple[AnyEvent, ...]:
         offer=cloud.offer,
         reason=reason,
         cell=question.settings.cell,
+        placement_group=cloud.placement_group,
     )
     return (asked, DecisionRecorded(at_s=question.now_s, action="adopt", subject=cloud.launch_id, reason=reason))
 

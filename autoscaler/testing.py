@@ -74,6 +74,7 @@ class FakeCloud:
         self.clock, self.start_s, self.boot_s, self.list_lag_s = clock, start_s, boot_s, list_lag_s
         self.stock: dict[str, Offer] = {offer.market.key: offer for offer in offers}
         self.sold_out: set[str] = set()  # market keys
+        self.group_room = 1_000  # nodes in one placement group
         self.never_boots: set[str] = set()  # market keys whose nodes never join
         # What the next calls raise: (error, whether the launch happens nevertheless)
         self.launch_faults: deque[tuple[Exception, bool]] = deque()
@@ -186,12 +187,15 @@ class FakeCloud:
             raise InvalidRequest(f"no such market: {key}")
         if key in self.sold_out:
             raise Stockout(f"{key} is sold out", cloud=spec.offer.market.cloud)
+        group = spec.placement_group
+        if group and sum(node.placement_group == group for node in self.alive()) >= self.group_room:
+            raise Stockout(f"there is no more {key} in {group}", cloud=spec.offer.market.cloud)
         price = self.stock[key].price_uusd_per_h
         if spec.max_price_uusd_per_h is not None and (price is None or price > spec.max_price_uusd_per_h):
             raise PriceTooHigh(f"{key} costs more than the limit")
         now_s = self.clock.now_s()
         self._nodes[spec.launch_id] = CloudNode(
-            spec.launch_id, f"i-{spec.launch_id}", spec.offer, CloudState.PENDING, now_s
+            spec.launch_id, f"i-{spec.launch_id}", spec.offer, CloudState.PENDING, now_s, placement_group=group
         )
         return self._nodes[spec.launch_id]
 

@@ -76,6 +76,7 @@ class LoopSettings:
     # An hour in which the work of one node waits costs as much as so many hours of it: people wait, too.
     waiting_factor: float = 12.0
     market: MarketSettings = field(default_factory=MarketSettings)
+    placement_groups: bool = True  # the nodes of a gang are asked for side by side, where the cloud can do so
     contract_tick_s: float = 30.0  # how often the course of a job with a contract is decided anew, at the least
 
     def __post_init__(self) -> None:

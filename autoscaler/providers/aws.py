@@ -16,6 +16,7 @@ from typing import Any
 from tradewind.autoscaler.providers.aws_clients import Clients, SdkClients, in_each
 from tradewind.autoscaler.providers.aws_debris import delete_debris_in, list_debris_in
 from tradewind.autoscaler.providers.aws_errors import translated
+from tradewind.autoscaler.providers.aws_groups import Groups
 from tradewind.autoscaler.providers.aws_listing import SpotStatus, node_of
 from tradewind.autoscaler.providers.aws_preflight import Ground, check_account
 from tradewind.autoscaler.providers.aws_requests import TAG_FLEET, TAG_LAUNCH_ID, run_arguments
@@ -65,6 +66,7 @@ class AwsProvider:
         self._clock, self._sleep = clock, sleep
         self._seen: dict[str, _Seen] = {}
         self._regions = [region.name for region in settings.regions]
+        self._groups = Groups(settings, self._ec2)
 
     def preflight(self) -> Sequence[Check]:
         return check_account(Ground(self.settings, self._offers, self._clients))
@@ -78,6 +80,7 @@ class AwsProvider:
         if seen.market != market:
             raise Conflict(f"launch id {spec.launch_id} was used for {seen.market}, now for {market}", cloud=CLOUD)
         try:
+            self._groups.ensure(spec)
             with translated("RunInstances", market.region, changes=True):
                 answer = self._ec2(market.region).run_instances(**arguments)
         except AmbiguousOutcome:
@@ -91,6 +94,7 @@ class AwsProvider:
     def _refused(self, spec: LaunchSpec, error: ProviderError) -> CloudNode:
         """The token was used with other arguments (a setting was changed meanwhile): the node is there, or will be."""
         if error.code != _MISMATCH:
+            self._groups.check(spec, error)
             if not error.retryable:
                 self._seen.pop(spec.launch_id, None)
             raise error
@@ -230,8 +234,9 @@ class AwsProvider:
     # --- debris ------------------------------------------------------------------------------------------------
 
     def list_debris(self) -> Sequence[str]:
-        """Disks and network interfaces with the fleet's tag that no living node accounts for: "region/id"."""
-        living = {node.launch_id for node in self.list_nodes() if node.state is not CloudState.GONE}
+        """Disks, network interfaces and placement groups with the fleet's tag that no living node accounts for:
+        "region/id"."""
+        living = [node for node in self.list_nodes() if node.state is not CloudState.GONE]
         fleet = self.settings.fleet
         answers, errors = in_each(
             {name: partial(list_debris_in, self._ec2(name), name, fleet, living) for name in self._regions}

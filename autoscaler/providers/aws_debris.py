@@ -1,4 +1,4 @@
-"""What a node may leave behind in EC2: a disk, a network interface. Both carry the tags of their launch."""
+"""What nodes may leave behind in EC2: a disk and a network interface, with the tags of their launch; an empty group."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from collections.abc import Collection
 from typing import Any
 
 from tradewind.autoscaler.providers.aws_errors import translated
+from tradewind.autoscaler.providers.aws_groups import delete_group_in, empty_groups_in
 from tradewind.autoscaler.providers.aws_requests import TAG_FLEET, TAG_LAUNCH_ID, from_tag_list
+from tradewind.autoscaler.providers.base import CloudNode
 from tradewind.errors import NotFound
 
+_GROUP = "group/"
 
-def list_debris_in(ec2: Any, region: str, fleet: str, living: Collection[str]) -> list[str]:
-    """Free disks and interfaces of this fleet, except those of living nodes (about to be attached)."""
+
+def list_debris_in(ec2: Any, region: str, fleet: str, nodes: Collection[CloudNode]) -> list[str]:
+    """Free disks and interfaces of this fleet, except those of living nodes (about to be attached), and groups that
+    none of them is in."""
+    living = {node.launch_id for node in nodes}
     filters = [{"Name": f"tag:{TAG_FLEET}", "Values": [fleet]}, {"Name": "status", "Values": ["available"]}]
     with translated("DescribeVolumes", region):
         volumes = [
@@ -22,11 +28,16 @@ def list_debris_in(ec2: Any, region: str, fleet: str, living: Collection[str]) -
         interfaces = [item for page in pages for item in page["NetworkInterfaces"]]
     found = [(item["VolumeId"], item.get("Tags", [])) for item in volumes]
     found += [(item["NetworkInterfaceId"], item.get("TagSet", [])) for item in interfaces]
-    return [f"{region}/{name}" for name, tags in found if from_tag_list(tags).get(TAG_LAUNCH_ID) not in living]
+    loose = [name for name, tags in found if from_tag_list(tags).get(TAG_LAUNCH_ID) not in living]
+    groups = empty_groups_in(ec2, region, fleet, {node.placement_group for node in nodes})
+    return [f"{region}/{name}" for name in (*loose, *(f"{_GROUP}{name}" for name in groups))]
 
 
 def delete_debris_in(ec2: Any, region: str, resource: str) -> None:
     """Gone already is fine."""
+    if resource.startswith(_GROUP):
+        delete_group_in(ec2, region, resource.removeprefix(_GROUP))
+        return
     try:
         if resource.startswith("vol-"):
             with translated("DeleteVolume", region):

@@ -72,6 +72,10 @@ MEANINGS: dict[str, Meaning] = {
         "InsufficientFreeAddressesInSubnet InsufficientAddressCapacity",
         Meaning(Stockout, hint="the subnet has no free address: give the zone a larger one"),
     ),
+    # Placement groups. One that is gone was empty, and swept up: the next try makes it again.
+    "InvalidPlacementGroup.Unknown": Meaning(NotFound),
+    "InvalidPlacementGroup.Duplicate": Meaning(Conflict, hint="there is a group of this name already"),
+    "InvalidPlacementGroup.InUse": Meaning(Conflict, hint="instances are still in it"),
     **_each("SpotMaxPriceTooLow", Meaning(PriceTooHigh)),
     # Limits of the account: this type in this region.
     **_each(
@@ -125,7 +129,7 @@ MEANINGS: dict[str, Meaning] = {
         "SecurityGroupsPerInterfaceLimitExceeded InvalidVpcID.NotFound VPCIdNotSpecified VPCResourceNotSpecified "
         "DefaultVpcDoesNotExist InvalidSnapshot.NotFound InvalidKeyPair.NotFound CustomerKeyHasBeenRevoked "
         "InvalidIamInstanceProfileArn.Malformed InvalidCapacityReservationIdNotFoundException "
-        "InvalidCapacityReservationIdMalformedException InvalidPlacementGroup.Unknown InvalidManifest",
+        "InvalidCapacityReservationIdMalformedException InvalidManifest",
         Meaning(InvalidRequest, Scope.REGION, SETTING_BLOCK_S, "correct the fleet file; `tradewind doctor` tells more"),
     ),
     **_each(

@@ -66,6 +66,7 @@ def node_of(instance: Mapping[str, Any], region: str, spot: SpotStatus | None = 
         end=_end_of(instance) if state is CloudState.GONE else None,
         detail=_detail(instance, spot),
         address=instance.get("PrivateIpAddress", ""),
+        placement_group=instance["Placement"].get("GroupName", ""),
     )
 
 

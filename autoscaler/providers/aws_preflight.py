@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from tradewind.autoscaler.placement import has_groups
 from tradewind.autoscaler.providers.aws_clients import Clients
 from tradewind.autoscaler.providers.aws_errors import DENIED, translated
-from tradewind.autoscaler.providers.aws_requests import run_arguments
+from tradewind.autoscaler.providers.aws_requests import group_arguments, run_arguments
 from tradewind.autoscaler.providers.aws_settings import CLOUD, AwsRegion, AwsSettings
 from tradewind.autoscaler.providers.base import Check, LaunchSpec
 from tradewind.errors import AuthError, ProviderError, Throttled, Transient
@@ -80,6 +81,9 @@ def _check_region(ground: Ground, region: AwsRegion) -> Iterator[Check]:
         yield _checked(f"{name} security groups", lambda: _groups(ec2, region), mend)
     mend = "correct what it names in the fleet file, or make it (docs/guides/clouds.md)"
     yield _checked(f"{name} permission to launch", lambda: _dry_run(ec2, ground, region), mend)
+    if ground.settings.placement_groups and any(has_groups(offer) for offer in ground.offers_in(region)):
+        mend = f"{_POLICY}, or set `placement: {{groups: off}}`: gangs lie anywhere in their zone then"
+        yield _checked(f"{name} placement groups", lambda: _placement(ec2, ground, region), mend)
     for code, offers in _by_quota(ground.offers_in(region)).items():
         mend = f"check the permission servicequotas:GetServiceQuota in {name}"
         yield _checked(f"{name} quota {code}", partial(_quota, ground, name, code, offers), mend)
@@ -90,7 +94,7 @@ def _checked(name: str, ask: Callable[[], Check], mend: str) -> Check:
     try:
         return ask()
     except AuthError as error:
-        more = _POLICY if error.code in DENIED else mend
+        more = _POLICY if error.code in DENIED and _POLICY not in mend else mend
         return Check(name, False, error.message, f"{error.hint}; {more}")
     except (Transient, Throttled) as error:
         return Check(name, False, error.message, "AWS does not answer: check the network, or aws.endpoint_url")
@@ -162,19 +166,34 @@ def _lets_in(rule: Mapping[str, Any], groups: Collection[str]) -> bool:
 
 
 def _dry_run(ec2: Any, ground: Ground, region: AwsRegion) -> Check:
-    """A launch that is checked and not carried out; EC2 says so by an error of its own."""
+    """A launch that is checked and not carried out."""
+    spec = _preflight_spec(ground, region)
+    with translated("RunInstances", region.name):
+        _only_checked(ec2.run_instances, run_arguments(spec, ground.settings, "#!/bin/sh\n"))
+    return Check(f"{region.name} permission to launch", True, f"{spec.offer.market} would be launched")
+
+
+def _placement(ec2: Any, ground: Ground, region: AwsRegion) -> Check:
+    spec = replace(_preflight_spec(ground, region), placement_group="tw-preflight")
+    with translated("CreatePlacementGroup", region.name):
+        _only_checked(ec2.create_placement_group, group_arguments(spec, ground.settings))
+    return Check(f"{region.name} placement groups", True, "may be made for gangs")
+
+
+def _only_checked(call: Callable[..., object], arguments: Mapping[str, Any]) -> None:
+    """EC2 answers a call that would have been carried out by an error of its own."""
     from botocore.exceptions import ClientError
 
+    try:
+        call(**arguments, DryRun=True)
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "DryRunOperation":
+            raise
+
+
+def _preflight_spec(ground: Ground, region: AwsRegion) -> LaunchSpec:
     offer = next(iter(ground.offers_in(region)), _any_offer(region))
-    spec = LaunchSpec("preflight", ground.settings.fleet, "preflight", offer, "127.0.0.1:6379")
-    arguments = run_arguments(spec, ground.settings, "#!/bin/sh\n")
-    with translated("RunInstances", region.name):
-        try:
-            ec2.run_instances(**{**arguments, "DryRun": True})
-        except ClientError as error:
-            if error.response["Error"]["Code"] != "DryRunOperation":
-                raise
-    return Check(f"{region.name} permission to launch", True, f"{offer.market} would be launched")
+    return LaunchSpec("preflight", ground.settings.fleet, "preflight", offer, "127.0.0.1:6379")
 
 
 def _any_offer(region: AwsRegion) -> Offer:

@@ -42,7 +42,7 @@ def run_arguments(spec: LaunchSpec, settings: AwsSettings, user_data: str) -> di
         "MaxCount": 1,
         "ImageId": region.image,
         "InstanceType": market.instance_type,
-        "Placement": {"AvailabilityZone": market.zone},
+        "Placement": _place(spec),
         "NetworkInterfaces": [_interface(region, market.zone)],
         "BlockDeviceMappings": [_disk(settings)],
         "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required", "HttpPutResponseHopLimit": 1},
@@ -81,6 +81,18 @@ def tags_of(spec: LaunchSpec, settings: AwsSettings) -> dict[str, str]:
         TAG_LAUNCH_ID: spec.launch_id,
         TAG_OFFER: offer_text(spec.offer),
     }
+
+
+def group_arguments(spec: LaunchSpec, settings: AwsSettings) -> dict[str, Any]:
+    """For CreatePlacementGroup. The name says whose it is, and that it is the same again."""
+    own = {"Name": spec.placement_group, TAG_FLEET: spec.fleet, TAG_CELL: spec.cell}
+    tags = [{"ResourceType": "placement-group", "Tags": as_tag_list({**settings.tags, **own})}]
+    return {"GroupName": spec.placement_group, "Strategy": "cluster", "TagSpecifications": tags}
+
+
+def _place(spec: LaunchSpec) -> dict[str, str]:
+    group = {"GroupName": spec.placement_group} if spec.placement_group else {}
+    return {"AvailabilityZone": spec.offer.market.zone, **group}
 
 
 def as_tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:

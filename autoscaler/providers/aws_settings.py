@@ -35,6 +35,7 @@ class AwsSettings:
     capacity_reservation: str = ""  # "", "open", "none", "cr-...", or the ARN of a resource group; on-demand only
     tags: Mapping[str, str] = field(default_factory=dict)  # beside ours, on everything that is made
     endpoint_url: str = ""  # an emulator, or a private endpoint
+    placement_groups: bool = True  # launches may ask for one: the preflight looks whether they can be made
 
     def __post_init__(self) -> None:
         if problems := [Problem("aws", name, message) for name, message in _mistakes(self)]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from tradewind.autoscaler.providers import azure_errors, azure_log, azure_vm
 from tradewind.autoscaler.providers.azure_api import JSON, AzureApi
+from tradewind.autoscaler.providers.azure_groups import KIND, Groups
 from tradewind.autoscaler.providers.azure_preflight import check_subscription
 from tradewind.autoscaler.providers.azure_settings import (
     CLOUD,
@@ -64,6 +65,7 @@ class AzureProvider:
         self._offers = {offer.market: offer for offer in offers}
         self._names = Names(settings.fleet)
         self._api = AzureApi(settings, credential)
+        self._groups = Groups(self._api)
         self._clock, self._sleep = clock, sleep
         self._lock = threading.Lock()
         self._launching: Counter[str] = Counter()  # calls that are under way: their interfaces are no debris
@@ -121,6 +123,7 @@ class AzureProvider:
     def _create(self, spec: LaunchSpec, body: JSON) -> None:
         """The interface, then the machine. A machine that is there already (another thread was quicker) is left alone.
         Where the machine is refused, its interface has no use."""
+        self._groups.ensure(spec)
         try:
             self._api.put_nic(self._names.nic(spec.launch_id), azure_vm.nic_body(spec, self.settings))
         except NotFound as error:  # its subnet or its security group
@@ -133,6 +136,7 @@ class AzureProvider:
         except ProviderError as error:
             if not error.retryable and not isinstance(error, AmbiguousOutcome):
                 self._clean(lambda: self._api.delete_nic(self._names.nic(spec.launch_id)), spec.launch_id)
+                self._groups.check(spec, error)
             raise
 
     def _answer(self, spec: LaunchSpec) -> CloudNode:
@@ -155,7 +159,8 @@ class AzureProvider:
         return self._same(spec, vm)
 
     def _unseen(self, spec: LaunchSpec, state: CloudState) -> CloudNode:
-        return CloudNode(spec.launch_id, self._names.vm(spec.launch_id), spec.offer, state, created_at_s=self._clock())
+        name, group = self._names.vm(spec.launch_id), spec.placement_group
+        return CloudNode(spec.launch_id, name, spec.offer, state, created_at_s=self._clock(), placement_group=group)
 
     def _clean(self, delete: Callable[[], object], launch_id: str) -> None:
         """What cannot be removed now is debris, and found as such."""
@@ -273,7 +278,8 @@ class AzureProvider:
                     _log.info("%s is gone already", name)
 
     def _debris(self) -> Mapping[str, Callable[[], object]]:
-        """By name, how to remove it: machines that failed or went down, interfaces and disks that nothing uses."""
+        """By name, how to remove it: machines that failed or went down, interfaces and disks that nothing uses, and
+        empty groups."""
         with self._lock:
             under_way = set(self._launching)
         machines = list(self._machines())
@@ -283,11 +289,13 @@ class AzureProvider:
         found += [("networkInterfaces", nic, self._api.delete_nic) for nic in nics]
         disks = [disk for disk in self._api.list_disks() if not disk.get("managedBy")]
         found += [("disks", disk, self._api.delete_disk) for disk in disks]
-        return {
+        loose: dict[str, Callable[[], object]] = {
             f"{kind}/{each['name']}": functools.partial(delete, each["name"])
             for kind, each, delete in found
             if self._is_ours(each) and each["tags"][TAG_LAUNCH_ID] not in under_way
         }
+        groups = {f"{KIND}/{name}": functools.partial(self._groups.delete, name) for name in self._groups.empty()}
+        return {**loose, **groups}
 
 
 def _status(vm: JSON) -> Status:

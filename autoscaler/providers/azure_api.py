@@ -94,6 +94,18 @@ class AzureApi:
     def list_disks(self) -> Iterator[JSON]:
         return self._all(lambda: self._compute.disks.list_by_resource_group(self.settings.resource_group))
 
+    def put_group(self, name: str, body: Mapping[str, Any]) -> JSON:
+        group, groups = self.settings.resource_group, self._compute.proximity_placement_groups
+        return _plain(self._call(lambda: groups.create_or_update(group, name, body)))
+
+    def delete_group(self, name: str) -> None:
+        group, groups = self.settings.resource_group, self._compute.proximity_placement_groups
+        self._call(lambda: groups.delete(group, name))
+
+    def list_groups(self) -> Iterator[JSON]:
+        groups = self._compute.proximity_placement_groups
+        return self._all(lambda: groups.list_by_resource_group(self.settings.resource_group))
+
     # --- what a preflight reads --------------------------------------------------------------------------------
 
     def list_usage(self, region: str) -> Iterator[JSON]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tradewind.autoscaler.placement import has_groups
 from tradewind.autoscaler.providers.azure_api import JSON, AzureApi
 from tradewind.autoscaler.providers.azure_settings import AzureRegion, zone_number
 from tradewind.autoscaler.providers.base import Check
@@ -26,6 +27,7 @@ PERMISSIONS = (
     "Microsoft.Network/networkInterfaces/join/action",
     "Microsoft.Insights/eventtypes/values/read",
 )
+GROUP_PERMISSIONS = tuple(f"Microsoft.Compute/proximityPlacementGroups/{what}" for what in ("read", "write", "delete"))
 _ASSIGN = "Microsoft.ManagedIdentity/userAssignedIdentities/assign/action"
 _SPOT_CORES, _ALL_CORES = "lowPriorityCores", "cores"
 
@@ -35,6 +37,8 @@ def check_subscription(api: AzureApi, offers: Sequence[Offer]) -> list[Check]:
     if not group.ok:
         return [group]
     checks = [group, answered("azure permissions", lambda: _permissions(api))]
+    if api.settings.placement_groups and any(has_groups(offer) for offer in offers):
+        checks.append(answered("azure placement groups", lambda: _placement(api)))
     for region in api.settings.regions:
         checks += _region(api, region, [offer for offer in offers if offer.market.region == region.name])
     return checks
@@ -65,14 +69,27 @@ def _group(api: AzureApi) -> Check:
 
 
 def _permissions(api: AzureApi) -> Check:
-    group = f"/subscriptions/{api.settings.subscription}/resourceGroups/{api.settings.resource_group}"
-    roles = list(api.pages(f"{group}/providers/Microsoft.Authorization/permissions", "2022-04-01"))
     needed = [*PERMISSIONS, *([_ASSIGN] if api.settings.identity else [])]
-    missing = [action for action in needed if not is_granted(action, roles)]
+    missing, fix = _missing(api, needed)
     if not missing:
         return Check("azure permissions", True, f"all {len(needed)}")
-    fix = f"add them to the controller's role on {group}: az role definition update"
     return Check("azure permissions", False, f"missing: {', '.join(missing)}", fix)
+
+
+def _placement(api: AzureApi) -> Check:
+    missing, fix = _missing(api, GROUP_PERMISSIONS)
+    if not missing:
+        return Check("azure placement groups", True, "may be made for gangs")
+    off = "or set `placement: {groups: off}`"
+    return Check("azure placement groups", False, f"missing: {', '.join(missing)}", f"{fix}; {off}")
+
+
+def _missing(api: AzureApi, needed: Sequence[str]) -> tuple[list[str], str]:
+    """Which actions no role of ours allows, and what to do about it."""
+    group = f"/subscriptions/{api.settings.subscription}/resourceGroups/{api.settings.resource_group}"
+    roles = list(api.pages(f"{group}/providers/Microsoft.Authorization/permissions", "2022-04-01"))
+    fix = f"add them to the controller's role on {group}: az role definition update"
+    return [action for action in needed if not is_granted(action, roles)], fix
 
 
 def is_granted(action: str, roles: Sequence[JSON]) -> bool:

@@ -58,6 +58,7 @@ class AzureSettings:
     endpoint_url: str = ""  # of an emulator or another Azure than the public one; empty: management.azure.com
     prices_url: str = "https://prices.azure.com/api/retail/prices"
     ca_file: str = ""  # by which the endpoint's certificate is checked; empty: the system's
+    placement_groups: bool = True  # launches may ask for one: the preflight looks whether they can be made
 
     def __post_init__(self) -> None:
         if problems := [Problem("azure", name, message) for name, message in _mistakes(self)]:

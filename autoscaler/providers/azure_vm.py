@@ -65,6 +65,9 @@ def vm_body(spec: LaunchSpec, settings: AzureSettings, user_data: str, ssh_publi
             **_capacity(spec, settings),
         },
     }
+    if spec.placement_group:
+        path = settings.path("Microsoft.Compute/proximityPlacementGroups", spec.placement_group)
+        body["properties"]["proximityPlacementGroup"] = {"id": path}
     if settings.encryption_at_host:
         body["properties"]["securityProfile"] = {"encryptionAtHost": True}
     if number:
@@ -160,7 +163,14 @@ def node_of(vm: JSON, status: Status, offers: Mapping[Market, Offer]) -> CloudNo
         end=EndReason.CRASHED if gone else None,
         detail=_detail(vm, status),
         refusal=azure_errors.remembered(status.code, status.message) if gone and status.code else None,
+        placement_group=_group_of(vm),
     )
+
+
+def _group_of(vm: JSON) -> str:
+    """Azure writes names in capitals at times."""
+    path = str((vm["properties"].get("proximityPlacementGroup") or {}).get("id", ""))
+    return path.rpartition("/")[2].lower()
 
 
 def market_of(vm: JSON) -> Market:

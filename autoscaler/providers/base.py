@@ -32,6 +32,7 @@ class LaunchSpec:
     labels: Mapping[str, str] = field(default_factory=dict)  # Ray node labels, launch id included
     max_price_uusd_per_h: int | None = None
     role: Role = Role.WORKER
+    placement_group: str = ""  # made with the first node that names it; debris when its last one is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class CloudNode:
     end: EndReason | None = None
     detail: str = ""  # why it ended, or failed to boot
     address: str = ""  # private; where the listing tells it
+    placement_group: str = ""  # likewise
     # Accepted, and refused a moment later (no stock, no quota): it never came to be, and that speaks of its market.
     refusal: ProviderError | None = field(default=None, compare=False)
 

@@ -16,6 +16,7 @@ from typing import Any
 from tradewind.autoscaler.providers import gcp_errors, gcp_instance
 from tradewind.autoscaler.providers.base import Check, CloudNode, CloudState, LaunchSpec
 from tradewind.autoscaler.providers.gcp_api import Found, GcpApi
+from tradewind.autoscaler.providers.gcp_groups import Groups
 from tradewind.autoscaler.providers.gcp_instance import ENDS, KINDS, Happening
 from tradewind.autoscaler.providers.gcp_preflight import check_compute
 from tradewind.autoscaler.providers.gcp_settings import (
@@ -28,7 +29,7 @@ from tradewind.autoscaler.providers.gcp_settings import (
     request_id,
 )
 from tradewind.autoscaler.providers.partial import PartialListing
-from tradewind.errors import Conflict, NotFound, ProviderError
+from tradewind.errors import Conflict, InvalidRequest, NotFound, ProviderError
 from tradewind.model import EndReason, Offer
 
 WAIT_POLL_S = 3.0
@@ -59,6 +60,7 @@ class GcpCompute:
         self._api = GcpApi(settings, credentials)
         self._clock, self._sleep = clock, sleep
         self._attempts: dict[str, int] = {}
+        self._groups = Groups(self._api, clock, sleep)
 
     def preflight(self) -> Sequence[Check]:
         return check_compute(self._api, list(self._names.offers.values()))
@@ -76,6 +78,7 @@ class GcpCompute:
             return known
         body = gcp_instance.instance_body(spec, name, self._names, self.settings, self._user_data(spec))
         attempt = self._attempts.get(spec.launch_id, 0)
+        self._groups.ensure(spec)
         try:
             operation = self._api.compute(
                 "InstancesClient",
@@ -87,6 +90,9 @@ class GcpCompute:
             )
         except Conflict:
             return self._mine(spec, zone, name)
+        except InvalidRequest as error:
+            self._groups.check(spec, error)
+            raise
         return self._answer(spec, (zone, name), operation)
 
     def _known(self, spec: LaunchSpec) -> CloudNode | None:
@@ -137,7 +143,8 @@ class GcpCompute:
         return self._unseen(spec, place, CloudState.GONE)  # this launch id has had its machine
 
     def _unseen(self, spec: LaunchSpec, place: Place, state: CloudState) -> CloudNode:
-        return CloudNode(spec.launch_id, place[1], spec.offer, state, created_at_s=self._clock())
+        group = spec.placement_group
+        return CloudNode(spec.launch_id, place[1], spec.offer, state, created_at_s=self._clock(), placement_group=group)
 
     # --- what is there -----------------------------------------------------------------------------------------
 
@@ -241,7 +248,8 @@ class GcpCompute:
     # --- debris ------------------------------------------------------------------------------------------------
 
     def list_debris(self) -> Sequence[str]:
-        return sorted(f"zones/{zone}/{kind}/{name}" for kind, zone, name in self._debris())
+        policies = (f"regions/{region}/resourcePolicies/{name}" for region, name in self._empty_groups())
+        return sorted([*(f"zones/{zone}/{kind}/{name}" for kind, zone, name in self._debris()), *policies])
 
     def delete_debris(self, names: Iterable[str]) -> None:
         """Only what is debris of this fleet at this moment, whatever is asked for."""
@@ -255,6 +263,13 @@ class GcpCompute:
                         self._api.compute("InstancesClient", "delete_unary", zone=zone, instance=name)
                 except NotFound:
                     _log.info("%s in %s is gone already", name, zone)
+        for policy in self._empty_groups():
+            if "regions/{}/resourcePolicies/{}".format(*policy) in wanted:
+                self._groups.delete(policy)
+
+    def _empty_groups(self) -> list[tuple[str, str]]:
+        instances = self._instances().whole(self.settings.regions)
+        return self._groups.empty(self._names.fleet, [link for each in instances for link in each.resource_policies])
 
     def _debris(self) -> list[tuple[str, str, str]]:
         """Stopped machines, whose disks are still billed, and disks that no machine uses or is about to use."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from tradewind.autoscaler.placement import is_group_of
 from tradewind.autoscaler.providers import gcp_errors
 from tradewind.autoscaler.providers.base import CloudNode, CloudState, LaunchSpec
 from tradewind.autoscaler.providers.gcp_settings import (
@@ -71,6 +72,8 @@ def instance_body(spec: LaunchSpec, name: str, names: Names, settings: GcpSettin
         },
         "reservation_affinity": _reservation(spec, settings),
     }
+    if spec.placement_group:
+        body["resource_policies"] = [policy_link(settings.project, region_of(zone), spec.placement_group)]
     if account := settings.account(spec.role):
         body["service_accounts"] = [{"email": account, "scopes": [SCOPE]}]
     return body
@@ -111,6 +114,10 @@ def network_of(settings: GcpSettings, region: str) -> dict[str, str]:
         "network": _link(settings.network, settings.project, "global/networks"),
         "subnetwork": _link(settings.subnetwork, settings.project, f"regions/{region}/subnetworks"),
     }
+
+
+def policy_link(project: str, region: str, name: str) -> str:
+    return f"projects/{project}/regions/{region}/resourcePolicies/{name}"
 
 
 def _link(name: str, project: str, folder: str) -> str:
@@ -227,7 +234,13 @@ def node_of(instance: Any, names: Names, happenings: Sequence[Happening] = ()) -
         notice_deadline_s=end.began_s + NOTICE_S if is_preempted and end else None,
         detail=_detail(instance, end),
         address=next((card.network_i_p for card in instance.network_interfaces), ""),
+        placement_group=_group_of(instance, names),
     )
+
+
+def _group_of(instance: Any, names: Names) -> str:
+    found = (link.rpartition("/")[2] for link in instance.resource_policies)
+    return next((name for name in found if is_group_of(names.fleet, name)), "")
 
 
 def is_stopped(instance: Any) -> bool:

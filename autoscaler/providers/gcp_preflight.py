@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tradewind.autoscaler.placement import has_groups
 from tradewind.autoscaler.providers.base import Check
 from tradewind.autoscaler.providers.gcp_api import GcpApi
 from tradewind.autoscaler.providers.gcp_settings import is_spot
@@ -27,6 +28,13 @@ COMPUTE_PERMISSIONS = (
     "compute.subnetworks.use",
     "compute.zoneOperations.get",
     "compute.zoneOperations.list",
+)
+GROUP_PERMISSIONS = (
+    "compute.regionOperations.get",
+    "compute.resourcePolicies.create",
+    "compute.resourcePolicies.delete",
+    "compute.resourcePolicies.list",
+    "compute.resourcePolicies.use",
 )
 TPU_PERMISSIONS = (
     "tpu.nodes.create",
@@ -54,6 +62,8 @@ _ALL_GPUS = "GPUS_ALL_REGIONS"
 
 def check_compute(api: GcpApi, offers: Sequence[Offer]) -> list[Check]:
     checks = [*_project(api, offers), permissions(api, COMPUTE_PERMISSIONS), _image(api)]
+    if api.settings.placement_groups and any(has_groups(offer) for offer in offers):
+        checks.append(_placement(api))
     for region in api.settings.regions:
         there = [offer for offer in offers if offer.market.region == region]
         checks += [_subnetwork(api, region), *_region(api, region, there)]
@@ -69,6 +79,16 @@ def permissions(api: GcpApi, wanted: Sequence[str]) -> Check:
         return Check("gcp permissions", not missing, found, _grant(api, missing) if missing else "")
 
     return answered("gcp permissions", look)
+
+
+def _placement(api: GcpApi) -> Check:
+    def look() -> Check:
+        missing = sorted(set(GROUP_PERMISSIONS) - api.granted(GROUP_PERMISSIONS))
+        fix = f"{_grant(api, missing)}; or set `placement: {{groups: off}}`" if missing else ""
+        found = f"missing: {', '.join(missing)}" if missing else "may be made for gangs"
+        return Check("gcp placement groups", not missing, found, fix)
+
+    return answered("gcp placement groups", look)
 
 
 def answered(name: str, look: Callable[[], Check], fix: str = "") -> Check:

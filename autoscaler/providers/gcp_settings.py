@@ -48,6 +48,7 @@ class GcpSettings:
     answer_wait_s: float = 20.0  # how long a launch waits for a yes or no before it counts as accepted
     timeout_s: float = 30.0  # of one call
     endpoint_url: str = ""  # of an emulator; empty: Google's
+    placement_groups: bool = True  # launches may ask for one: the preflight looks whether they can be made
 
     def __post_init__(self) -> None:
         if problems := [Problem("gcp", name, message) for name, message in _mistakes(self)]:

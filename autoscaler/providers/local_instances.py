@@ -15,7 +15,7 @@ from tradewind.autoscaler.providers.base import CloudNode, CloudState, LaunchSpe
 from tradewind.autoscaler.providers.local_market import Subject
 from tradewind.autoscaler.providers.local_processes import write_atomically
 from tradewind.errors import Conflict
-from tradewind.model import EndReason, Offer
+from tradewind.model import LABEL_PLACEMENT_GROUP, EndReason, Offer
 
 RECORD = "instance.json"
 _FOLDER_GLOB = "n[0-9]*"
@@ -76,6 +76,7 @@ class Instance:
             notice_deadline_s=notice_deadline_s,
             end=self.end if self.state is CloudState.GONE else None,
             detail=self.detail,
+            placement_group=self.labels.get(LABEL_PLACEMENT_GROUP, ""),
         )
 
     def as_subject(self) -> Subject:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Strict, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, Strict, ValidationInfo, field_validator, model_validator
 
 from tradewind.config import FLEET_NAME
 from tradewind.config_clouds import AwsCloud, AzureCloud, Boot, CloudName, ControllerDoor, GcpCloud, Head, StorageUrl
@@ -182,6 +182,21 @@ class Markets(Section):
     )
 
 
+def _switch(value: object) -> object:
+    """Ray's own launcher reads a plain `off` as false."""
+    return "off" if value is False else value
+
+
+class Placement(Section):
+    """How close together the nodes of a gang are asked for."""
+
+    groups: Annotated[Literal["auto", "off"], BeforeValidator(_switch)] = Field(
+        default="auto",
+        description="auto: several nodes with accelerators for one gang go into a placement group of their cloud, "
+        "and outside of it where that has no room; off: anywhere in the zone.",
+    )
+
+
 class Timing(Section):
     tick_s: Annotated[Duration, Field(ge=0.1)] = Field(
         default=1.0, alias="tick", description="How often the fleet looks and decides."
@@ -292,6 +307,7 @@ class FleetConfig(Section):
     timing: Timing = Timing()
     forecast: Forecast = Forecast()
     market: Markets = Markets()
+    placement: Placement = Placement()
     dry_run: Annotated[bool, Strict()] = Field(
         default=False, description="Look and decide, and tell what would be done, but launch and end nothing."
     )

@@ -86,6 +86,7 @@ class Scope(StrEnum):
     """What a launch error rules out for a while."""
 
     NOTHING = "nothing"
+    GROUP = "group"  # only inside of a placement group: the same offer may be had outside of it
     OFFER = "offer"
     ZONE = "zone"  # this instance type in this zone
     REGION = "region"  # this instance type in this region

@@ -78,6 +78,7 @@ class LaunchRequested:
     tenants: tuple[str, ...] = ()  # on whose behalf; empty: where no limit asks for it
     role: Role = Role.WORKER
     jobs: tuple[str, ...] = ()  # on whose behalf, as far as it is known
+    placement_group: str = ""  # beside whose other nodes the cloud is asked to put it; empty: anywhere in the zone
     kind: Literal["launch_requested"] = "launch_requested"
 
 

@@ -19,6 +19,7 @@ LABEL_ACCELERATOR = "ray.io/accelerator-type"
 LABEL_CLOUD = "tradewind.io/cloud"
 LABEL_INSTANCE_TYPE = "tradewind.io/instance-type"
 LABEL_LAUNCH_ID = "tradewind.io/launch-id"
+LABEL_PLACEMENT_GROUP = "tradewind.io/placement-group"  # of nodes that a cloud was asked to put side by side
 
 # Names under which `jobs`, the agent and Ray's job table find each other.
 RAY_NAMESPACE = "tradewind"

@@ -176,6 +176,7 @@ def settings_of(config: FleetConfig, head_address: str) -> LoopSettings:
             exchange_horizon_s=config.market.horizon_s,
             max_share=config.market.max_share,
         ),
+        placement_groups=config.placement.groups == "auto",
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ import pytest
 import yaml
 from emulated import Clouds, clouds
 
+from tradewind.autoscaler.placement import group_name, has_groups
+from tradewind.autoscaler.providers.azure_preflight import GROUP_PERMISSIONS as AZURE_GROUPS
 from tradewind.autoscaler.providers.azure_preflight import PERMISSIONS as AZURE_NEEDED
 from tradewind.autoscaler.providers.base import LaunchSpec
-from tradewind.autoscaler.providers.gcp_preflight import COMPUTE_PERMISSIONS, TPU_PERMISSIONS
+from tradewind.autoscaler.providers.gcp_preflight import COMPUTE_PERMISSIONS, GROUP_PERMISSIONS, TPU_PERMISSIONS
 from tradewind.clouds import CellCloud, open_cells
 from tradewind.clouds.preflight import check_clouds
 from tradewind.clouds.secret_stores import store_in
@@ -46,7 +49,9 @@ def live_once(cell: CellCloud) -> None:
     """Everything that a controller does with a node, once."""
     offer = cell.plan.offers[0]
     labels = {**offer.labels, LABEL_LAUNCH_ID: "tw-iam"}
-    cell.provider.launch(LaunchSpec("tw-iam", "research", cell.plan.name, offer, "10.0.0.4:6379", labels))
+    spec = LaunchSpec("tw-iam", "research", cell.plan.name, offer, "10.0.0.4:6379", labels)
+    group = group_name("research", cell.plan.name, "gang", offer.market) if has_groups(offer) else ""
+    cell.provider.launch(replace(spec, placement_group=group))
     cell.provider.list_nodes()
     cell.provider.console("tw-iam")
     cell.prices.offers(1_790_000_000.0)
@@ -109,7 +114,7 @@ def test_aws_nodes_read_their_own_secret_and_the_data_and_cannot_provision(role:
 
 def test_aws_rights_to_change_are_bound_to_the_fleets_tag() -> None:
     for statement in json.loads((IAM / "aws-controller.json").read_text())["Statement"]:
-        if statement["Sid"] in ("LaunchOnlyWithTheFleetsTag", "EndWhatHasTheFleetsTag"):
+        if statement["Sid"] in ("LaunchOnlyWithTheFleetsTag", "EndWhatHasTheFleetsTag", "GroupsOnlyWithTheFleetsTag"):
             assert "tradewind:fleet" in json.dumps(statement["Condition"])
         elif statement["Resource"] == "*":
             assert all(re.search(r":(Describe|Get|List)", action) for action in statement["Action"])
@@ -122,6 +127,10 @@ GCP_CALLS = [
     (r"POST .*/zones/[^/]+/instances", {"compute.instances.create", "compute.disks.create", "compute.subnetworks.use"}),
     (r"GET .*/aggregated/instances", {"compute.instances.list"}),
     (r"GET .*/aggregated/disks", {"compute.disks.list"}),
+    (r"POST .*/regions/[^/]+/resourcePolicies", {"compute.resourcePolicies.create"}),
+    (r"GET .*/aggregated/resourcePolicies", {"compute.resourcePolicies.list"}),
+    (r"DELETE .*/resourcePolicies/[^/]+", {"compute.resourcePolicies.delete"}),
+    (r"GET .*/regions/[^/]+/operations/[^/]+", {"compute.regionOperations.get"}),
     (r"GET .*/aggregated/operations", {"compute.globalOperations.list", "compute.zoneOperations.list"}),
     (r"GET .*/instances/[^/]+", {"compute.instances.get"}),
     (r"GET .*/instances/[^/]+/serialPort", {"compute.instances.getSerialPortOutput"}),
@@ -140,8 +149,8 @@ GCP_CALLS = [
 def test_google_allows_the_calls_that_are_made(world: Clouds) -> None:
     role = yaml.safe_load((IAM / "gcp-controller.yaml").read_text())
     allowed = set(role["includedPermissions"])
-    assert {*COMPUTE_PERMISSIONS, *TPU_PERMISSIONS} <= allowed
-    config = world.config("gcp", more="offers: [{accelerator: T4, capacity: spot}]\n")
+    assert {*COMPUTE_PERMISSIONS, *TPU_PERMISSIONS, *GROUP_PERMISSIONS} <= allowed
+    config = world.config("gcp", more="offers: [{accelerator: L4, capacity: spot}]\n")
     world.gcp.calls.clear()
     cell = open_cells(config, lambda spec: spec.launch_id, world.credentials)["gcp-us-central1"]
     cell.provider.preflight()
@@ -178,7 +187,7 @@ def azure_action(call: str) -> str:
 def test_azure_allows_the_calls_that_are_made(world: Clouds) -> None:
     role = json.loads((IAM / "azure-controller.json").read_text())
     allowed = {action.lower() for action in role["Actions"]}
-    assert {action.lower() for action in AZURE_NEEDED} <= allowed
+    assert {action.lower() for action in (*AZURE_NEEDED, *AZURE_GROUPS)} <= allowed
     assert role["NotActions"] == role["NotDataActions"] == []
     config = world.config("azure", more="offers: [{accelerator: T4, capacity: spot}]\n")
     world.azure.calls.clear()
@@ -186,7 +195,7 @@ def test_azure_allows_the_calls_that_are_made(world: Clouds) -> None:
     cell.provider.preflight()
     live_once(cell)
     called = {azure_action(call).lower() for call in world.azure.calls if "/subscriptions/" in call}
-    assert "microsoft.compute/virtualmachines/write" in called
+    assert {f"microsoft.compute/{kind}/write" for kind in ("virtualmachines", "proximityplacementgroups")} <= called
     assert called - allowed == set()
     assert not any("*" in action for action in allowed)
 

@@ -252,7 +252,7 @@ local:
 
 def test_every_mistake_is_told_at_once_with_line_field_and_what_is_allowed() -> None:
     duration = "a duration, like 90s, 5m, 6h, 2d or 1h30m; a bare number is seconds"
-    top = "allowed: name, cloud, offers, limits, budgets, carbon, timing, forecast, market, dry_run, local"
+    top = "allowed: name, cloud, offers, limits, budgets, carbon, timing, forecast, market, placement, dry_run, local"
     top = top.replace("cloud,", "cloud, clouds,") + ", aws, gcp, azure, head, boot, controller, storage"
     assert problems(BAD_FLEET) == [
         f"x.yaml:1: nmae: is not a key here (did you mean 'name'?); {top}",
@@ -488,3 +488,14 @@ Settings.from_env()
 print({"pydantic", "yaml"} & set(sys.modules))
 """
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
+
+
+def test_a_plain_off_turns_groups_off_also_where_yaml_reads_it_as_false() -> None:
+    assert parse("name: x\nplacement: {groups: off}\n", "f.yaml", FleetConfig).placement.groups == "off"
+    assert FleetConfig.model_validate({"name": "x", "placement": {"groups": False}}).placement.groups == "off"
+    assert FleetConfig(name="x").placement.groups == "auto"
+
+
+def test_groups_know_two_words() -> None:
+    with pytest.raises(ConfigError, match=r"placement.groups: found 'sometimes'.*auto, off"):
+        parse("name: x\nplacement: {groups: sometimes}\n", "f.yaml", FleetConfig)

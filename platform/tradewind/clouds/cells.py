@@ -97,6 +97,7 @@ def _aws(config: FleetConfig) -> Iterator[tuple[str, Settings]]:
                 capacity_reservation=section.capacity_reservation,
                 tags=dict(section.tags),
                 endpoint_url=section.endpoint_url,
+                placement_groups=config.placement.groups == "auto",
             ),
         )
 
@@ -119,6 +120,7 @@ def _gcp(config: FleetConfig) -> Iterator[tuple[str, Settings]]:
             secure_boot=section.secure_boot,
             tpu_runtime=section.tpu_runtime,
             tpu_queue_s=section.tpu_queue_s,
+            placement_groups=config.placement.groups == "auto",
             endpoint_url=section.endpoint_url,
         )
         yield region.name, replace(settings, image=section.image) if section.image else settings
@@ -141,6 +143,7 @@ def _azure(config: FleetConfig) -> Iterator[tuple[str, Settings]]:
             tags=dict(section.tags),
             endpoint_url=section.endpoint_url,
             ca_file=section.ca_file,
+            placement_groups=config.placement.groups == "auto",
         )
         yield region.name, replace(settings, prices_url=section.prices_url) if section.prices_url else settings
 

@@ -77,6 +77,7 @@ def remove(cell: CellCloud, secrets: SecretStore | None, things: Sequence[Leftov
         if nodes:
             cell.provider.terminate(nodes)
             failed += [f"{cell.plan.name}: node {name}" for name in cell.provider.wait_terminated(nodes, timeout_s)]
+            debris += cell.provider.list_debris()  # what they were in or held is free only now
     with _noted(failed, f"{cell.plan.name}: debris"):
         if debris:
             cell.provider.delete_debris(debris)

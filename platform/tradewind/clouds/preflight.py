@@ -39,8 +39,9 @@ def _named(cloud: str, name: str) -> str:
 
 
 def is_about_an_offer(check: Check) -> bool:
-    """A quota, or a market: where one fails, others may serve. Everything else is needed by every node."""
-    return "quota" in check.name.lower() or "/" in check.name
+    """A quota, or a market: where one fails, others may serve. Gangs come without a placement group, too. Everything
+    else is needed by every node."""
+    return any(word in check.name.lower() for word in ("quota", "placement groups", "/"))
 
 
 def _secrets(config: FleetConfig, plan: CellPlan, credentials: Mapping[str, Any] | None) -> Check:

@@ -9,8 +9,9 @@ What it simulates: client tokens, tags on instances, disks and interfaces, pendi
 terminated on an injected clock, an hour of listing after the end, late listings, pages, filters, spot requests with
 notice and interruption, spot prices and price limits, stock-outs by hand or by a trace, quotas in vCPUs, dry runs,
 denied and expired credentials, throttling, server errors, lost answers, dead regions, boots that fail, instances that
-vanish, and the refusal of fields, names and values that EC2 refuses. Roles of instance profiles with their rights and
-temporary keys (aws_identity.py). `on_boot` and `on_end` (of `books`) let somebody run the user-data: aws_machines.py.
+vanish, cluster placement groups with as much room as a test leaves them, and the refusal of fields, names and values
+that EC2 refuses. Roles of instance profiles with their rights and temporary keys (aws_identity.py). `on_boot` and
+`on_end` (of `books`) let somebody run the user-data: aws_machines.py.
 
 What it does not: signatures are read, not verified; there is no IAM beyond `denied` and roles; one instance a request;
 no fleets, launch templates, stopping or rebooting; no KMS; VPCs are names. Its limits are those that are written here.

@@ -53,6 +53,12 @@ class Part:
     created_at_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class PlacementGroup:
+    name: str
+    tags: dict[str, str]
+
+
 @dataclass
 class Machine:
     id: str
@@ -84,6 +90,7 @@ class Machine:
     profile: str = ""
     reservation: str = ""
     private_address: str = ""
+    placement_group: str = ""
     volumes: list[Part] = field(default_factory=list)
     interfaces: list[Part] = field(default_factory=list)
 
@@ -105,6 +112,7 @@ class Region:
     machines: dict[str, Machine] = field(default_factory=dict)
     volumes: dict[str, Part] = field(default_factory=dict)
     interfaces: dict[str, Part] = field(default_factory=dict)
+    placement_groups: dict[str, PlacementGroup] = field(default_factory=dict)
     tokens: dict[str, tuple[str, str]] = field(default_factory=dict)  # client token -> (fingerprint, machine)
     spot_prices: dict[tuple[str, str], float] = field(default_factory=dict)  # (zone, type) -> dollars an hour
     quotas: dict[str, float] = field(default_factory=dict)  # code -> vCPUs

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tradewind.emulators import aws_placement
 from tradewind.emulators.aws_books import CODES, QUOTA_NAMES, Books, Image, Machine, Part, Region
 from tradewind.emulators.aws_wire import Form, Refused, iso, matches, page, tag_set
 
@@ -35,6 +36,9 @@ class Calls:
             "DescribeSubnets": self.describe_subnets,
             "DescribeRegions": self.describe_regions,
             "DescribeSecurityGroups": self.describe_groups,
+            "CreatePlacementGroup": aws_placement.create_group,
+            "DeletePlacementGroup": aws_placement.delete_group,
+            "DescribePlacementGroups": aws_placement.describe_groups,
         }
 
     def describe_instances(self, form: Form, region: Region) -> Result:
@@ -214,7 +218,7 @@ def instance_item(machine: Machine) -> dict[str, Any]:
         "clientToken": machine.token,
         "instanceType": machine.type,
         "launchTime": iso(machine.launched_at_s),
-        "placement": {"availabilityZone": machine.zone},
+        "placement": {"availabilityZone": machine.zone, "groupName": machine.placement_group or None},
         "subnetId": machine.subnet,
         "privateIpAddress": machine.private_address,
         "stateReason": {"code": machine.reason[0], "message": machine.reason[1]} if machine.reason[0] else None,

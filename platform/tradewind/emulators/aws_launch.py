@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tradewind.emulators.aws_books import TYPES, Books, Machine, Part, Region, quota_code
+from tradewind.emulators.aws_placement import GroupRoom, check_place, check_room
 from tradewind.emulators.aws_wire import Form, Refused
 
 FIELDS = (
@@ -19,6 +20,7 @@ FIELDS = (
     "ImageId",
     "InstanceType",
     "Placement.AvailabilityZone",
+    "Placement.GroupName",
     "UserData",
     "NetworkInterface.N.DeviceIndex",
     "NetworkInterface.N.SubnetId",
@@ -63,6 +65,7 @@ class Shop:
     failing_boots: int = 0  # of the next launches
     profiles: set[str] = field(default_factory=lambda: {"tradewind-node", "tradewind-head"})
     reservations: set[str] = field(default_factory=set)
+    group_room: GroupRoom = field(default_factory=GroupRoom)
 
 
 def from_trace(counts: Sequence[int], gap_s: float, start_s: float) -> Capacity:
@@ -92,6 +95,7 @@ class Wanted:
     max_price_usd: float | None
     tags: dict[str, dict[str, str]]
     user_data: str
+    group: str
 
 
 def run_instances(form: Form, region: Region, books: Books, shop: Shop) -> Machine:
@@ -108,6 +112,7 @@ def run_instances(form: Form, region: Region, books: Books, shop: Shop) -> Machi
     _check_quota(wanted, region)
     held = held_in((wanted.zone, wanted.type, wanted.is_spot), region)
     _check_stock(wanted, shop, form, len(held), books.clock())
+    check_room(wanted.group, wanted.type, region, shop.group_room)
     machine = _make(form, wanted, region, books, shop)
     if token:
         region.tokens[token] = (fingerprint, machine.id)
@@ -144,7 +149,9 @@ def _read(form: Form, region: Region, shop: Shop) -> Wanted:
     if market not in ("", "spot"):
         raise Refused("InvalidParameterValue", f"Invalid market type {market}")
     price = form.get("InstanceMarketOptions.SpotOptions.MaxPrice")
-    return Wanted(kind, zone, subnet, market == "spot", _price(price), _tags(form), _user_data(form))
+    group = form.get("Placement.GroupName")
+    check_place(group, kind, zone, region)
+    return Wanted(kind, zone, subnet, market == "spot", _price(price), _tags(form), _user_data(form), group)
 
 
 def _check_image(form: Form, region: Region) -> None:
@@ -270,6 +277,7 @@ def _make(form: Form, wanted: Wanted, region: Region, books: Books, shop: Shop) 
         shutdown=form.get("InstanceInitiatedShutdownBehavior", "stop"),
         profile=form.get("IamInstanceProfile.Name"),
         private_address=books.address(),
+        placement_group=wanted.group,
         reservation=form.get("CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"),
     )
     shop.failing_boots = max(0, shop.failing_boots - 1)

@@ -5,8 +5,9 @@ Simulated: machines with their interfaces and disks, which end together; asynchr
 ones answer HTTP 200 and leave a failed machine; conditional creation; tags; paging (small pages, so that it is always
 exercised); late listings; instance views where Azure has them; the activity log, with its lag; stock-outs, pools that
 follow a trace, quota, price limits; throttling, server errors, lost answers; tokens that expire, missing permissions;
-eviction with notice at the metadata service (Scheduled Events); regions that do not answer; sizes, images, retail
-prices. Unknown fields, bad names and missing parameters are refused as Azure refuses them.
+eviction with notice at the metadata service (Scheduled Events); proximity placement groups; regions that do not
+answer; sizes, images, retail prices. Unknown fields, bad names and missing parameters are refused as Azure refuses
+them.
 
 Not simulated: networks and firewalls, what runs inside of a machine (azure_machines.py starts that), disks' contents,
 Entra ID (one token for the owner, one for each identity, for every resource), most of role-based access (`identities`:
@@ -197,6 +198,7 @@ class AzureEmulator:
 
     def _routes(self) -> list[tuple[str, str, Callable[..., Answer]]]:
         c, r = self.compute, self.reader
+        near = rf"{_GROUP}{_COMPUTE}/proximityPlacementGroups"
         vm, nic = rf"{_GROUP}{_COMPUTE}/virtualMachines/([^/]+)", rf"{_GROUP}{_NETWORK}/networkInterfaces/([^/]+)"
         return [
             ("PUT", vm, c.put_vm),
@@ -205,6 +207,9 @@ class AzureEmulator:
             ("POST", f"{vm}/retrieveBootDiagnosticsData", c.boot_diagnostics),
             ("GET", rf"{_GROUP}{_COMPUTE}/virtualMachines", r.vms),
             ("GET", rf"{_SUBSCRIPTION}{_COMPUTE}/virtualMachines", r.vms),
+            ("PUT", f"{near}/([^/]+)", c.placement.put),
+            ("DELETE", f"{near}/([^/]+)", c.placement.delete),
+            ("GET", near, r.placement_groups),
             ("PUT", nic, c.put_nic),
             ("GET", nic, r.nic),
             ("DELETE", nic, c.delete_nic),

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from tradewind.emulators import azure_rules as rules
 from tradewind.emulators.azure_http import JSON, Answer, Cut, Refused, Request
+from tradewind.emulators.azure_placement import Groups, place_in
 from tradewind.emulators.azure_state import IMAGE, REGIONS, SIZES, ZONES, Faults, Pool, stamp
 from tradewind.emulators.gcp_state import Timeline
 
@@ -114,7 +115,14 @@ class Compute:
     disks: dict[Place, JSON] = field(default_factory=dict)
     operations: dict[str, JSON] = field(default_factory=dict)
     events: list[tuple[float, JSON]] = field(default_factory=list)  # the activity log, and from when it tells
+    placement: Groups = field(init=False)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(4))
+
+    def __post_init__(self) -> None:
+        self.placement = Groups(self.subscription, self.faults, self._members)
+
+    def _members(self, place: Place) -> list[tuple[str, str]]:
+        return [(vm.body["id"], vm.pool[0]) for vm in self.vms.values() if place_in(vm.body) == place]
 
     # --- machines ----------------------------------------------------------------------------------------------
 
@@ -129,6 +137,7 @@ class Compute:
         if there is not None:
             return self._put_again(request, body, there)
         self._check_links(body)
+        self.placement.check(body)
         if self.faults.take("cut_before"):
             raise Cut
         vm = self._new(group, name, body)
@@ -180,17 +189,23 @@ class Compute:
     def _create(self, vm: Vm, headers: JSON) -> None:
         operation = headers["Azure-AsyncOperation"]
         self._note(vm, "write", "Started")
-        dry = self.faults.is_dry(vm.pool, len(self.held_in(vm.pool)) - 1, self.time.clock())
+        full = self.placement.is_full(vm.body)
+        dry = full or self.faults.is_dry(vm.pool, len(self.held_in(vm.pool)) - 1, self.time.clock())
         never = not dry and self.faults.take("failed_boots")
-        self.time.after(self.provision_s, lambda: self._provision(vm, operation, dry))
+        self.time.after(self.provision_s, lambda: self._provision(vm, operation, dry, full))
         if not dry:
             self.time.after(self.boot_s, lambda: self._boot(vm, operation, never))
 
-    def _provision(self, vm: Vm, operation: str, dry: bool) -> None:
+    def _provision(self, vm: Vm, operation: str, dry: bool, full: bool) -> None:
         if self.vms.get(vm.place) is not vm or vm.state != "Creating":
             return
         if not dry:
             vm.power = "starting"
+            return
+        if full:
+            message = "Allocation failed. VM(s) with the following constraints cannot be allocated, because the "
+            message += "condition is too restrictive: Proximity Placement Group."
+            self._fail(vm, operation, "OverconstrainedAllocationRequest", message)
             return
         kind = "ZonalAllocationFailed" if vm.body.get("zones") else "AllocationFailed"
         message = "Allocation failed. We do not have sufficient capacity for the requested VM size in this "

@@ -68,6 +68,9 @@ class Reader:
     def disks(self, request: Request, group: str) -> Answer:
         return self.page((disk for (where, _), disk in self.compute.disks.items() if where == group.lower()), request)
 
+    def placement_groups(self, request: Request, group: str) -> Answer:
+        return self.page(self.compute.placement.listed(group), request)
+
     def operation(self, request: Request) -> Answer:
         if request.path not in self.compute.operations:
             raise _missing(request)

@@ -51,6 +51,7 @@ class Faults:
     sold_out: set[Pool] = field(default_factory=set)
     capacity: dict[Pool, Callable[[float], int]] = field(default_factory=dict)  # how many, by time; else no end
     quota: int | None = None  # machines in a region
+    group_room: int | None = None  # machines in one proximity placement group
     spot_usd: dict[tuple[str, str], float] = field(default_factory=dict)  # (region, size), where it is not the list's
 
     def is_dry(self, pool: Pool, held: int, now_s: float) -> bool:

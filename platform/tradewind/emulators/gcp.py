@@ -4,8 +4,8 @@ as the vendor's own SDKs speak it, and the metadata server.
 Simulated: machines, disks, TPU nodes and queued resources with their states and operations; request ids; labels and
 filters; paging (small pages, so that it is always exercised); late listings; stock-outs, pools that follow a trace,
 quota; throttling, server errors, lost answers; access tokens that expire, missing permissions; preemption with notice
-at the metadata service; regions that do not answer. Unknown fields, bad names and missing parameters are refused as
-Google refuses them.
+at the metadata service; compact placement policies; regions that do not answer. Unknown fields, bad names and missing
+parameters are refused as Google refuses them.
 
 Not simulated: networks and firewalls, what runs inside of a machine (gcp_machines.py starts that), disks' contents,
 prices, most of IAM (`accounts`: which secrets a node's service account may read), and Google's true timing.
@@ -180,6 +180,18 @@ class GcpEmulator:
                 lambda r, _, *place: c.serial(r, *place),
             ),
             ("POST", rf"{_COMPUTE}/zones/([^/]+)/instances", self._permitted("compute.instances.create", c.insert)),
+            (
+                "POST",
+                rf"{_COMPUTE}/regions/([^/]+)/resourcePolicies",
+                self._permitted("compute.resourcePolicies.create", c.placement.insert),
+            ),
+            (
+                "DELETE",
+                rf"{_COMPUTE}/regions/([^/]+)/resourcePolicies/([^/]+)",
+                lambda _r, _, *place: c.placement.delete(*place),
+            ),
+            ("GET", rf"{_COMPUTE}/aggregated/resourcePolicies", lambda _r, _: c.placement.aggregated()),
+            ("GET", rf"{_COMPUTE}/regions/([^/]+)/operations/([^/]+)", lambda _r, _, *o: c.placement.operation(*o)),
             ("GET", rf"{_COMPUTE}/aggregated/(instances|disks|operations)", lambda r, _, kind: c.aggregated(r, kind)),
             ("GET", rf"{_COMPUTE}/zones/([^/]+)/instances/([^/]+)", lambda _r, _, *place: c.get(*place)),
             ("DELETE", rf"{_COMPUTE}/zones/([^/]+)/instances/([^/]+)", lambda _r, _, *place: c.delete(*place)),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from tradewind.emulators import gcp_rules as rules
 from tradewind.emulators.gcp_http import JSON, Cut, Refused, Request
+from tradewind.emulators.gcp_placement import Policies
 from tradewind.emulators.gcp_state import REGIONS, ZONES, Faults, Pool, Timeline
 
 HOST = "https://www.googleapis.com/compute/v1"
@@ -75,10 +76,22 @@ class Compute:
     vms: dict[Place, Vm] = field(default_factory=dict)
     disks: dict[Place, JSON] = field(default_factory=dict)
     operations: dict[Place, JSON] = field(default_factory=dict)
+    placement: Policies = field(init=False)
     _requests: dict[str, tuple[str, JSON]] = field(
         default_factory=dict
     )  # by request id: what was asked, and its answer
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(2))
+
+    def __post_init__(self) -> None:
+        self.placement = Policies(self.project, self.time, self.faults, self._members)
+
+    def _members(self, region: str, policy: str) -> list[Place]:
+        link = f"/regions/{region}/resourcePolicies/{policy}"
+        return [
+            place
+            for place, vm in self.vms.items()
+            if any(f"/{mine}".endswith(link) for mine in vm.body.get("resourcePolicies", ()))
+        ]
 
     # --- machines ----------------------------------------------------------------------------------------------
 
@@ -89,6 +102,7 @@ class Compute:
         rules.check_schema(body, compute_v1.Instance)
         rules.check_instance(body, zone)
         self._check_links(body, zone)
+        self.placement.check(body, zone)
         again = self._repeated(request)
         if again is not None:
             return again
@@ -164,7 +178,8 @@ class Compute:
         if self.faults.quota is not None and len(there) >= self.faults.quota:
             limit = f"Limit: {self.faults.quota}.0 in region {region}."
             return "QUOTA_EXCEEDED", f"Quota 'PREEMPTIBLE_NVIDIA_L4_GPUS' exceeded.  {limit}"
-        if self.faults.is_dry(vm.pool, len(self.held_in(vm.pool)), self.time.clock()):
+        is_dry = self.faults.is_dry(vm.pool, len(self.held_in(vm.pool)), self.time.clock())
+        if is_dry or self.placement.is_full(vm.body):
             where = f"The zone 'projects/{self.project}/zones/{vm.zone}'"
             why = "does not have enough resources available to fulfill the request.  Try a different zone."
             return "ZONE_RESOURCE_POOL_EXHAUSTED", f"{where} {why}"

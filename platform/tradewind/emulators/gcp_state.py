@@ -47,6 +47,7 @@ class Faults:
         default_factory=dict
     )  # how many there are, by time; else no end
     quota: int | None = None  # machines, or slices, in a region
+    group_room: int | None = None  # machines in one placement policy
 
     def is_dry(self, pool: Pool, held: int, now_s: float) -> bool:
         return pool in self.sold_out or (pool in self.capacity and held >= self.capacity[pool](now_s))

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -24,7 +24,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from tradewind.autoscaler.providers.base import LaunchSpec, PriceSource, Provider
-from tradewind.model import LABEL_LAUNCH_ID, Market, Offer
+from tradewind.model import LABEL_LAUNCH_ID, LABEL_PLACEMENT_GROUP, Market, Offer
 
 FLEET, OTHER_FLEET, CELL = "contract", "neighbour", "cell-a"
 HEAD_ADDRESS = "10.0.0.4:6379"
@@ -75,9 +75,15 @@ class World(Protocol):
         """Disks, NICs, addresses, failed machines that are really there and belong to no instance; foreign ones too."""
         ...
 
+    def groups(self) -> dict[str, list[str]]:
+        """Placement groups that are really there, with the launch ids of the living instances in each."""
+        ...
+
     # --- bad days; `calls` counts the provider's next API calls of the kind ---
     def stock_out(self, offer: Offer) -> None: ...
     def restock(self) -> None: ...
+    def limit_group(self, n: int) -> None: ...  # in each placement group there is room for n
+    def deny_groups(self) -> str: ...  # they may not be made; returns the permission's name
     def limit_quota(self, n: int) -> None: ...  # at most n of this kind running in a region
     def price_above(self, offer: Offer) -> None: ...  # the spot price rises above `max_price(offer)`
     def throttle(self, calls: int) -> None: ...
@@ -117,15 +123,25 @@ FEATURES = {
     "user_data": "a launch carries user-data",
     "disks": "a node has disks or NICs of its own, with tags",
     "secrets": "there are credentials",
+    "groups": "nodes can be put side by side",
+    "group_room": "a placement group has so much room, and no more (`limit_group`)",
+    "debris": "what nodes leave behind is more than a folder",
     "preflight_ok": "the world holds everything in its hand that a preflight looks at",
 }
 
 
 def make_spec(
-    launch_id: str, offer: Offer, *, fleet: str = FLEET, max_price_uusd_per_h: int | None = None
+    launch_id: str,
+    offer: Offer,
+    *,
+    fleet: str = FLEET,
+    max_price_uusd_per_h: int | None = None,
+    placement_group: str = "",
 ) -> LaunchSpec:
     labels = {**offer.labels, LABEL_LAUNCH_ID: launch_id}
-    return LaunchSpec(launch_id, fleet, CELL, offer, HEAD_ADDRESS, labels, max_price_uusd_per_h)
+    labels |= {LABEL_PLACEMENT_GROUP: placement_group} if placement_group else {}
+    spec = LaunchSpec(launch_id, fleet, CELL, offer, HEAD_ADDRESS, labels, max_price_uusd_per_h)
+    return replace(spec, placement_group=placement_group)
 
 
 def max_price(offer: Offer) -> int:

@@ -22,6 +22,8 @@ from cloud_world import (
     max_price,
 )
 
+from tradewind.autoscaler.fleet import NodeRecord
+from tradewind.autoscaler.market import refused_scope
 from tradewind.autoscaler.providers.base import CloudNode, CloudState, Provider
 from tradewind.errors import (
     AmbiguousOutcome,
@@ -39,6 +41,7 @@ from tradewind.errors import (
     Unsupported,
 )
 from tradewind.model import Capacity, EndReason, Offer
+from tradewind.states import NodeState
 
 LIVING = (CloudState.PENDING, CloudState.RUNNING)
 
@@ -831,6 +834,122 @@ def debris_of_others_is_left_alone(world: World) -> None:
     assert list(world.provider(OTHER_FLEET).list_debris()) == []
     provider.delete_debris(provider.list_debris())
     assert world.debris() == before
+
+
+# --- placement groups ------------------------------------------------------------------------------------------------
+
+GANG = "tw-contract-0123456789ab"  # as placement.group_name makes them
+
+
+def launch_in(world: World, provider: Provider, launch_id: str, group: str = GANG) -> CloudNode:
+    return provider.launch(make_spec(launch_id, world.spot, placement_group=group))
+
+
+@case("groups")
+def a_gang_lies_in_one_group(world: World) -> None:
+    provider = world.provider()
+    for launch_id in ("tw-1", "tw-2"):
+        launch_in(world, provider, launch_id)
+    launch(world, "tw-3", by=provider)
+    world.advance(BOOTED_S)
+    assert world.groups() == {GANG: ["tw-1", "tw-2"]}
+    found = {name: node.placement_group for name, node in listed(world.provider()).items()}
+    assert found == {"tw-1": GANG, "tw-2": GANG, "tw-3": ""}, "a controller that lost its log learns it"
+
+
+@case("groups")
+def the_same_launch_id_in_a_group_twice(world: World) -> None:
+    provider = world.provider()
+    first = launch_in(world, provider, "tw-1")
+    assert launch_in(world, provider, "tw-1").instance_id == first.instance_id
+    assert launch_in(world, world.provider(), "tw-1").instance_id == first.instance_id, "after a restart"
+    assert world.groups() == {GANG: ["tw-1"]}
+    assert ids(world) == ["tw-1"]
+
+
+@case("groups")
+def a_gang_is_launched_at_once_into_a_group_that_is_not_there(world: World) -> None:
+    provider, names = world.provider(), [f"tw-{n}" for n in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda name: launch_in(world, provider, name), names))
+    assert world.groups() == {GANG: names}
+
+
+@case("group_room")
+def a_stock_out_in_a_group_leaves_the_market_open(world: World) -> None:
+    provider = world.provider()
+    world.limit_group(1)
+    launch_in(world, provider, "tw-1")
+    error = error_of(lambda: launch_in(world, provider, "tw-2"))
+    assert isinstance(error, Stockout), error
+    node = NodeRecord("tw-2", world.spot, CELL, "", NodeState.REQUESTED, 0.0, 0.0, placement_group=GANG)
+    assert refused_scope(node, error) is Scope.GROUP
+    launch(world, "tw-3", by=provider)
+    world.advance(BOOTED_S)
+    assert living(provider) == {"tw-1", "tw-3"}
+    assert world.groups() == {GANG: ["tw-1"]}
+
+
+@case("groups", "debris")
+def an_empty_group_is_debris(world: World) -> None:
+    provider = world.provider()
+    launch_in(world, provider, "tw-1")
+    launch_in(world, provider, "tw-2")
+    world.advance(BOOTED_S)
+    ended(world, provider, "tw-1")
+    assert list(world.provider().list_debris()) == [], "somebody is still in it"
+    ended(world, provider, "tw-2")
+    fresh = world.provider()
+    found = list(fresh.list_debris())
+    assert len(found) == 1
+    assert GANG in found[0]
+    fresh.delete_debris(found)
+    fresh.delete_debris(found)  # once more is no error
+    assert world.groups() == {}
+    assert (list(fresh.list_debris()), world.debris()) == ([], [])
+
+
+@case("groups", "debris")
+def a_group_that_was_swept_up_is_made_again(world: World) -> None:
+    provider = world.provider()
+    launch_in(world, provider, "tw-1")
+    world.advance(BOOTED_S)
+    ended(world, provider, "tw-1")
+    other = world.provider()
+    other.delete_debris(other.list_debris())
+    error = error_of(lambda: launch_in(world, provider, "tw-2"))
+    if error is not None:
+        assert error.retryable, error
+        launch_in(world, provider, "tw-2")
+    assert world.groups() == {GANG: ["tw-2"]}
+
+
+@case("groups", "debris")
+def groups_of_others_are_left_alone(world: World) -> None:
+    theirs = world.provider(OTHER_FLEET)
+    group = GANG.replace(FLEET, OTHER_FLEET)
+    theirs.launch(make_spec("tw-1", world.spot, fleet=OTHER_FLEET, placement_group=group))
+    world.advance(BOOTED_S)
+    ended(world, theirs, "tw-1")
+    ours = world.provider()
+    assert list(ours.list_debris()) == []
+    ours.delete_debris(theirs.list_debris())
+    assert world.groups() == {group: []}
+
+
+@case("groups", "deny_groups")
+def a_missing_right_to_make_groups_blocks_no_offer(world: World) -> None:
+    permission, provider = world.deny_groups(), world.provider()
+    error = error_of(lambda: launch_in(world, provider, "tw-1"))
+    assert isinstance(error, AuthError), error
+    assert error.scope is Scope.GROUP
+    assert permission in str(error)
+    launch(world, "tw-2", by=provider)
+    assert ids(world) == ["tw-2"]
+    wrong = [check for check in provider.preflight() if not check.ok]
+    assert wrong
+    assert all(permission in f"{check.found} {check.fix}" for check in wrong), wrong
+    assert all("placement groups" in check.name for check in wrong), "the fleet comes up without them"
 
 
 # --- preflight and prices ------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from tradewind.autoscaler.providers.aws_settings import AwsRegion, AwsSettings
 from tradewind.autoscaler.providers.base import LaunchSpec, PriceSource, Provider
 from tradewind.emulators.aws import ACCESS_KEY, SECRET_KEY, AwsEmulator
 from tradewind.emulators.aws_books import Machine, Part, quota_code
+from tradewind.emulators.aws_placement import members_of
 from tradewind.model import Capacity, Market, Offer
 
 TYPE, SPOT_UUSD, ON_DEMAND_UUSD = "g5.xlarge", 400_000, 1_006_000
@@ -112,7 +113,21 @@ class AwsWorld:
             if not part.machine_id
         ]
 
+    def groups(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for region in self.emulator.books.regions.values():
+            for name in region.placement_groups:
+                found[name] = sorted(machine.tags[TAG_LAUNCH_ID] for machine in members_of(name, region))
+        return found
+
     # --- bad days ---
+
+    def limit_group(self, n: int) -> None:
+        self.emulator.shop.group_room.usual = n
+
+    def deny_groups(self) -> str:
+        self.emulator.faults.denied.add("CreatePlacementGroup")
+        return "ec2:CreatePlacementGroup"
 
     def stock_out(self, offer: Offer) -> None:
         market = offer.market

@@ -24,6 +24,7 @@ from tradewind.autoscaler.providers.azure_vm import market_of, nic_body, vm_body
 from tradewind.autoscaler.providers.base import LaunchSpec, PriceSource, Provider
 from tradewind.emulators.azure import AzureEmulator, load_credential
 from tradewind.emulators.azure_compute import Vm
+from tradewind.emulators.azure_placement import place_in
 from tradewind.model import Capacity, Market, Offer
 
 TYPE, SPOT_UUSD, ON_DEMAND_UUSD = "Standard_NC4as_T4_v3", 190_000, 526_000
@@ -148,7 +149,22 @@ class AzureWorld:
             *(f"disks/{disk['name']}" for disk in compute.disks.values() if not disk.get("managedBy")),
         ]
 
+    def groups(self) -> dict[str, list[str]]:
+        self.emulator.settle()
+        compute, found = self.emulator.compute, dict[str, list[str]]()
+        for group, name in compute.placement.groups:
+            machines = (vm for vm in compute.vms.values() if place_in(vm.body) == (group, name) and _state(vm))
+            found[name] = sorted(vm.body["tags"][TAG_LAUNCH_ID] for vm in machines)
+        return found
+
     # --- bad days ---
+
+    def limit_group(self, n: int) -> None:
+        self.emulator.faults.group_room = n
+
+    def deny_groups(self) -> str:
+        self.emulator.faults.denied.add("Microsoft.Compute/proximityPlacementGroups/write")
+        return "Microsoft.Compute/proximityPlacementGroups/write"
 
     def stock_out(self, offer: Offer) -> None:
         market = offer.market

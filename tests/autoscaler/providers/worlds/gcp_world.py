@@ -140,7 +140,23 @@ class GcpWorld:
             *(f"zones/{z}/disks/{name}" for (z, name), disk in compute.disks.items() if not disk["users"]),
         ]
 
+    def groups(self) -> dict[str, list[str]]:
+        self.emulator.settle()
+        compute = self.emulator.compute
+        found: dict[str, list[str]] = {}
+        for region, name in compute.placement.policies:
+            machines = (compute.vms[place] for place in compute.placement.members(region, name))
+            found[name] = sorted(vm.body["labels"][LABEL_LAUNCH_ID] for vm in machines)
+        return found
+
     # --- bad days ---
+
+    def limit_group(self, n: int) -> None:
+        self.emulator.faults.group_room = n
+
+    def deny_groups(self) -> str:
+        self.emulator.faults.denied.add("compute.resourcePolicies.create")
+        return "compute.resourcePolicies.create"
 
     def stock_out(self, offer: Offer) -> None:
         market = offer.market

@@ -13,7 +13,7 @@ from tradewind.autoscaler.providers.local import LocalCloud
 from tradewind.autoscaler.providers.local_instances import RECORD, InstanceBook
 from tradewind.autoscaler.providers.local_machines import PretendMachines
 from tradewind.autoscaler.providers.local_market import Action, MarketEvent
-from tradewind.model import Capacity, Market, Offer
+from tradewind.model import LABEL_PLACEMENT_GROUP, Capacity, Market, Offer
 
 _IN_PROCESS = "the local cloud is called in this process: no requests, no network"
 _NO_LIMIT = "the local cloud has no quotas"
@@ -47,6 +47,9 @@ class LocalWorld:
             **dict.fromkeys(("refuse_unknown", "expire_credentials", "deny", "secrets", "blackout"), _IN_PROCESS),
             **dict.fromkeys(("lag_listing", "vanish"), _MINE),
             "limit_quota": _NO_LIMIT,
+            "group_room": "a group is a label here: all machines are this one",
+            "deny_groups": "likewise",
+            "debris": "a group is a label of its nodes, and goes with them",
             "half_launch": "an instance is one machine",
             "skew": "its clock is ours",
             "user_data": "a node is started with its arguments, not with user-data",
@@ -107,6 +110,13 @@ class LocalWorld:
         folders = sorted(self.folder.glob("*/n[0-9]*"))
         return [str(path) for path in folders if not (path / RECORD).exists() or any(path.glob("*/"))]
 
+    def groups(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for instance in InstanceBook.open(self.folder / FLEET).by_launch_id.values():
+            if instance.is_alive and (group := instance.labels.get(LABEL_PLACEMENT_GROUP)):
+                found.setdefault(group, []).append(instance.launch_id)
+        return {name: sorted(members) for name, members in found.items()}
+
     # --- bad days ---
 
     def _tell_weather(self) -> None:
@@ -165,11 +175,13 @@ class LocalWorld:
     def _not_here(self, *_: object) -> None:
         raise NotImplementedError("see `cannot`")
 
-    limit_quota = throttle = fail_server = cut_after_sending = cut_before_doing = half_launch = _not_here
+    limit_group = limit_quota = throttle = fail_server = cut_after_sending = cut_before_doing = half_launch = _not_here
     refuse_unknown = expire_credentials = lag_listing = blackout = vanish = skew = _not_here
 
     def deny(self) -> str:
         raise NotImplementedError("see `cannot`")
+
+    deny_groups = deny
 
     def flawed(self) -> Iterable[tuple[str, Provider]]:
         raise NotImplementedError("see `cannot`")

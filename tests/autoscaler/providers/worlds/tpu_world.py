@@ -30,6 +30,7 @@ CANNOT = {
     "price_above": "Google takes no price limit: spot has a list price that changes once a day at most",
     "notice_listed": "Google tells a preemption to the hosts' metadata service alone",
     "speak": "Google shows no console of a slice's hosts",
+    **dict.fromkeys(("groups", "group_room"), "a slice is wired together: it is its own group"),
     "disks": "a slice's disks are Google's own: they are not in the project",
 }
 
