@@ -11,7 +11,7 @@ here must choose by what stands earliest, never by what looks best among all.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -61,10 +61,16 @@ class Packing:
         """What lies on bought slots, counted from the first of them; constraints last."""
         for lays, first in ((self.lays, len(self.slots)), (self.held, len(self.everything or ()))):
             for lay in lays:
-                new = np.flatnonzero(lay.slots >= first)
-                if len(new):
-                    sources = lay.sources if len(lay.sources) == 1 else [lay.sources[index] for index in new.tolist()]
-                    yield replace(lay, sources=sources, slots=lay.slots[new] - first, copies=lay.copies[new])
+                slots = lay.slots
+                is_sorted = lay.bound is None  # all but gangs, and the quicker question
+                if (slots[-1] if is_sorted else slots.max()) < first:
+                    continue
+                if (slots[0] if is_sorted else slots.min()) >= first:
+                    yield Lay(lay.shape, lay.sources, slots - first, lay.copies, lay.num_apart, lay.bound)
+                    continue
+                new = (slots >= first).nonzero()[0]
+                sources = lay.sources if len(lay.sources) == 1 else [lay.sources[index] for index in new.tolist()]
+                yield Lay(lay.shape, sources, slots[new] - first, lay.copies[new], lay.num_apart, lay.bound)
 
     def fill(self, demand: Demand) -> Packing:
         places = GangPlaces(self.rooms, self.buyer)
@@ -83,18 +89,22 @@ class Packing:
         """Needs of one shape differ only in who asks: they share one look at the rooms."""
         copies = self.rooms.copies(shape)
         for need in needs:
+            if len(self.rooms) > len(copies):
+                copies = self.rooms.copies(shape)
             taken = first_fit(copies, need.count)
-            copies -= taken
-            self._put(np.flatnonzero(taken), taken[taken > 0], need)
-            left = need.count - int(taken.sum())
+            chosen = taken.nonzero()[0]
+            left = need.count
+            if len(chosen):
+                copies -= taken
+                taken = taken[chosen]
+                left -= int(taken.sum())
+                self._put(chosen, taken, need)
             while left:
                 more = self._put_on_new(need, left)
                 if not more:
                     self.unplaced.append(Need(shape, left, need.source))
                     break
                 left -= more
-            if len(self.rooms) > len(copies):
-                copies = self.rooms.copies(shape)
 
     def _put_on_new(self, need: Need, count: int) -> int:
         slots = self.buyer.buy(need.shape, count, Asker(need.source, need.count))
@@ -103,14 +113,14 @@ class Packing:
         before = len(self.rooms)
         self.rooms.append(slots)
         taken = first_fit(self.rooms.copies(need.shape, before), count)
-        chosen = np.flatnonzero(taken)
-        self._put(chosen + before, taken[chosen], need)
+        chosen = taken.nonzero()[0]
+        taken = taken[chosen]
+        self._put(chosen + before, taken, need)
         return int(taken.sum())
 
     def _put(self, indices: Ints, copies: Ints, need: Need) -> None:
-        if len(indices):
-            self.rooms.put(indices, need.shape, copies)
-            self.lays.append(Lay(need.shape, (need.source,), indices, copies))
+        self.rooms.put(indices, need.shape, copies)
+        self.lays.append(Lay(need.shape, (need.source,), indices, copies))
 
     def _hold_constraints(self, constraints: Sequence[Need]) -> None:
         """Constraints are met by totals, whatever runs there: they are packed on all nodes as if these were empty."""

@@ -66,10 +66,13 @@ class Rooms:
         if not shape.resources:
             found = np.full(n - first, ANY_NUMBER, dtype=np.int64)
         else:
-            least = np.full(n - first, np.inf)
-            for key, amount in shape.resources:
+            (key, amount), *others = shape.resources
+            least = self.column(key)[first:n] + EPSILON
+            least /= amount
+            for key, amount in others:
                 part = self.column(key)[first:n] + EPSILON
-                np.minimum(least, np.divide(part, amount, out=part), out=least)
+                part /= amount
+                np.minimum(least, part, out=least)
             found = np.maximum(least, 0.0, out=least).astype(np.int64)
         return found * self._allowed(shape.selectors, first) if shape.selectors else found
 
@@ -178,8 +181,10 @@ class _Codes:
 
 def first_fit(copies: Ints, count: int) -> Ints:
     """How many go where, filling from the front."""
-    left: Ints = count + copies - np.cumsum(copies)
-    np.minimum(np.maximum(left, 0, out=left), copies, out=left)
+    left: Ints = copies - copies.cumsum()
+    left += count
+    np.maximum(left, 0, out=left)
+    np.minimum(left, copies, out=left)
     return left
 
 
