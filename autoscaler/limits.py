@@ -253,14 +253,14 @@ class Counted:
     fresh: Sequence[Lot] = ()  # of the last minute
 
     @classmethod
-    def of(cls, nodes: Collection[NodeRecord], tenants: Tenants, now_s: float) -> Counted:
+    def of(cls, nodes: Collection[NodeRecord], tenants: Tenants, now_s: float, rates: bool = True) -> Counted:
         # By identity and local names: this runs over the whole fleet.
         failed, gone, worker = NodeState.FAILED, NodeState.GONE, Role.WORKER
         alive = [node for node in nodes if (state := node.state) is not failed and state is not gone]
         workers = [node for node in alive if node.role is worker]
         paid = lots_of(alive, tenants)
         counted = paid if len(workers) == len(alive) else lots_of(workers, tenants)
-        return cls(paid, counted, lots_of(launched_since(nodes, now_s - COUNTED_S), tenants))
+        return cls(paid, counted, lots_of(launched_since(nodes, now_s - COUNTED_S), tenants) if rates else ())
 
     @classmethod
     def beside(cls, fleet: FleetState, launched: Iterable[NodeRecord], tenants: Tenants, now_s: float) -> Counted:

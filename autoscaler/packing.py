@@ -18,7 +18,7 @@ import numpy as np
 from tradewind.autoscaler.demand import Demand, Need
 from tradewind.autoscaler.packing_buyer import Asker, Buyer, NoBuyer
 from tradewind.autoscaler.packing_gangs import GangPlaces
-from tradewind.autoscaler.packing_rooms import Ints, Lay, Rooms, Slot, first_fit
+from tradewind.autoscaler.packing_rooms import Ints, Lay, Rooms, Slot, counted_fit
 from tradewind.autoscaler.packing_rules import together
 from tradewind.autoscaler.packing_slots import new_slots, slots_of
 from tradewind.autoscaler.ray_snapshot import Gang
@@ -91,14 +91,11 @@ class Packing:
         for need in needs:
             if len(self.rooms) > len(copies):
                 copies = self.rooms.copies(shape)
-            taken = first_fit(copies, need.count)
-            chosen = taken.nonzero()[0]
-            left = need.count
-            if len(chosen):
+            taken, placed = counted_fit(copies, need.count)
+            left = need.count - placed
+            if placed:
                 copies -= taken
-                taken = taken[chosen]
-                left -= int(taken.sum())
-                self._put(chosen, taken, need)
+                self._put(0, taken, need)
             while left:
                 more = self._put_on_new(need, left)
                 if not more:
@@ -112,15 +109,14 @@ class Packing:
             return 0
         before = len(self.rooms)
         self.rooms.append(slots)
-        taken = first_fit(self.rooms.copies(need.shape, before), count)
-        chosen = taken.nonzero()[0]
-        taken = taken[chosen]
-        self._put(chosen + before, taken, need)
-        return int(taken.sum())
+        taken, placed = counted_fit(self.rooms.copies(need.shape, before), count)
+        self._put(before, taken, need)
+        return placed
 
-    def _put(self, indices: Ints, copies: Ints, need: Need) -> None:
-        self.rooms.put(indices, need.shape, copies)
-        self.lays.append(Lay(need.shape, (need.source,), indices, copies))
+    def _put(self, first: int, taken: Ints, need: Need) -> None:
+        self.rooms.put_all(first, need.shape, taken)
+        chosen = taken.nonzero()[0]
+        self.lays.append(Lay(need.shape, (need.source,), chosen + first, taken[chosen]))
 
     def _hold_constraints(self, constraints: Sequence[Need]) -> None:
         """Constraints are met by totals, whatever runs there: they are packed on all nodes as if these were empty."""

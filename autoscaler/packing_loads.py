@@ -120,13 +120,18 @@ def _served(shapes: list[Shape], loads: Ints, stock: Stock) -> tuple[Ints, Bools
 
 
 def _whole(shapes: list[Shape], loads: Ints, fits: Ints, stock: Stock) -> Bools:
+    """By sums over what lies there, not by products of matrices: those would wake other threads for little work."""
     found = np.ones((len(loads), len(stock.offers)), np.bool_)
-    keys = list(dict.fromkeys(key for shape in shapes for key, _ in shape.resources))
-    for key in keys:
-        asked = loads @ np.array([dict(shape.resources).get(key, 0.0) for shape in shapes])
-        found &= asked[:, None] <= stock.rooms.column(key)[: len(stock.offers)] + EPSILON
-    barred = (loads > 0).astype(np.float32) @ (fits == 0).astype(np.float32)  # by labels: what is too large is known
-    found &= barred == 0
+    load, shape = np.nonzero(loads)  # load after load
+    if not len(load):
+        return found
+    rows, starts = np.unique(load, return_index=True)
+    keys = list(dict.fromkeys(key for each in shapes for key, _ in each.resources))
+    asked = np.array([[dict(each.resources).get(key, 0.0) for key in keys] for each in shapes])
+    totals = np.add.reduceat(asked[shape] * loads[load, shape][:, None], starts, axis=0)
+    for key, total in zip(keys, totals.T, strict=True):
+        found[rows] &= total[:, None] <= stock.rooms.column(key)[: len(stock.offers)] + EPSILON
+    found[rows] &= np.logical_and.reduceat(fits[shape] > 0, starts, axis=0)  # labels: what is too large is known
     return found
 
 

@@ -101,7 +101,9 @@ class _Words:
 
     def _singles(self, row: int, own: int, options: Options) -> _Others:
         ranked = options.best_of(row, own)
-        shown = [f"{self._offer(index)} for {options.served[row, index]}" for index in ranked[:_SHOWN].tolist()]
+        first = ranked[:_SHOWN]
+        served = zip(first.tolist(), options.served[row, first].tolist(), strict=True)
+        shown = [f"{self._offer(index)} for {number}" for index, number in served]
         return tuple(shown), tuple(self.basket.stock.as_array[ranked].tolist())
 
     def _offer(self, index: int) -> str:

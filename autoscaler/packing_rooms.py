@@ -106,6 +106,12 @@ class Rooms:
         for key, amount in shape.resources:
             self.column(key)[indices] -= amount * copies
 
+    def put_all(self, first: int, shape: Shape, copies: Ints) -> None:
+        """So many on each slot from `first` on."""
+        for key, amount in shape.resources:
+            part = self.column(key)[first : first + len(copies)]
+            part -= amount * copies
+
     def append(self, slots: Sequence[Slot]) -> None:
         before = len(self.slots)
         self.slots.extend(slots)
@@ -181,11 +187,20 @@ class _Codes:
 
 def first_fit(copies: Ints, count: int) -> Ints:
     """How many go where, filling from the front."""
-    left: Ints = copies - copies.cumsum()
+    return counted_fit(copies, count)[0]
+
+
+def counted_fit(copies: Ints, count: int) -> tuple[Ints, int]:
+    """The same, and how many that are in all."""
+    sums = copies.cumsum()
+    room = int(sums[-1]) if len(sums) else 0
+    if room <= count:
+        return copies.copy(), room
+    left: Ints = copies - sums
     left += count
     np.maximum(left, 0, out=left)
     np.minimum(left, copies, out=left)
-    return left
+    return left, count
 
 
 def _grown(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:

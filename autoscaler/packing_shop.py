@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -147,17 +147,18 @@ class Shop:
                 return self._take(hosts, 1, Purchase(offer, asker, copies))
         return ()
 
-    def _ranked(self, fitting: Ints, each: Floats, asker: Asker) -> list[int]:
+    def _ranked(self, fitting: Ints, each: Floats, asker: Asker) -> Iterator[int]:
         """The cheapest per request first; for a gang that would rather be in one zone, those there that cost little
         more before all others. At the same price a gang takes fewer nodes."""
         prices = self.stock.prices[fitting]
+        if not asker.is_gang and not asker.zone:  # the stock stands by price: of equals the first is the cheapest
+            yield int(fitting[each.argmin()])
         order = np.lexsort((-prices if asker.is_gang and not asker.alone else prices, each))
         if asker.zone and len(order):
             here = self.stock.zone_codes[fitting] == self.stock.zones.index(asker.zone)
             far = ~(here & (each <= NEAR * each[order[0]]))
             order = order[np.argsort(far[order], kind="stable")]
-        found: list[int] = fitting[order].tolist()
-        return found
+        yield from fitting[order].tolist()
 
     def _nearest(self, pieces: Sequence[Shape]) -> str:
         """Every piece must be near its cheapest price there, so that the whole is, too."""

@@ -100,7 +100,9 @@ def limits_as_caps(view: View, with_rate: bool = True) -> list[Purse]:
     nodes are launched, not which."""
     limits = view.settings.limits
     bounds = bounds_of(limits, view.tenants.known)
-    counted = Counted.of([node.requested for node in view.nodes] if bounds else (), view.tenants, view.now_s)
+    records = [node.requested for node in view.nodes] if bounds else []
+    rates = any(bound.is_rate and bound.part != Part() for bound in bounds)
+    counted = Counted.of(records, view.tenants, view.now_s, rates)
     gangs = {gang_source(gang): gang.job_id for gang in view.demand.gangs} if limits.are_about_tenants else {}
     found = []
     for bound in bounds:
