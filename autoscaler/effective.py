@@ -12,13 +12,19 @@ the first, and counts the boot of a new one by itself. Limits and receipts are a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tradewind.autoscaler.knowledge import Knowledge
+import numpy as np
+import numpy.typing as npt
+
+from tradewind.autoscaler.knowledge import Circles, Knowledge
 from tradewind.autoscaler.market import MarketSettings
 from tradewind.autoscaler.view import View
 from tradewind.model import Market, Offer
 from tradewind.units import format_usd
+
+Floats = npt.NDArray[np.float64]
 
 
 def effective_price(offer: Offer, knowledge: Knowledge, settings: MarketSettings) -> float:
@@ -37,6 +43,19 @@ class Pricing:
         listed = _listed(offer)
         holding, boot_uusd = self.to_hold_and_to_boot(offer.market, listed)
         return holding + boot_uusd / (self.settings.exchange_horizon_s / 3600.0)
+
+    def of_all(self, offers: Sequence[Offer], circles: Sequence[Circles]) -> Floats:
+        """The same, for many at once."""
+        figures = [self.knowledge.figures_in(mine, offer.market) for offer, mine in zip(offers, circles, strict=True)]
+        hazard_per_h, boot_s = np.array(figures, np.float64).reshape(len(offers), 2).T
+        listed = np.array([offer.price_uusd_per_h for offer in offers], np.float64)
+        egress = (
+            np.array([self.egress_uusd_per_h(offer.market) for offer in offers]) if self.settings.data_region else 0
+        )
+        lost_h = (self.settings.lost_s_per_preemption + boot_s) / 3600.0
+        holding = listed * (1.0 + hazard_per_h * lost_h) + egress
+        found: Floats = holding + listed * boot_s / 3600.0 / (self.settings.exchange_horizon_s / 3600.0)
+        return found
 
     def to_hold_and_to_boot(self, market: Market, listed_uusd_per_h: float) -> tuple[float, float]:
         """(micro-dollars an hour for a node that is there, micro-dollars once for its boot)"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 
+from tradewind.autoscaler.census import Census, Group
 from tradewind.autoscaler.copier import Copier
 from tradewind.autoscaler.knowledge import Experience
 from tradewind.autoscaler.pace import Pace
@@ -94,6 +95,10 @@ class JobRecord:
     holdings: dict[str, dict[str, float]] = field(default_factory=dict)  # launch id -> resources
 
 
+def _group(node: NodeRecord) -> Group:
+    return Group(node.cell, node.role, node.offer)
+
+
 _NONE_TO_BE_HAD = frozenset({Stockout.__name__, PriceTooHigh.__name__})
 _NODE_TIMES = tuple(each.name for each in fields(NodeRecord) if each.name.endswith("_s"))
 _node_with = Copier(NodeRecord)
@@ -108,6 +113,7 @@ class FleetState:
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     refusals: list[LaunchRefused] = field(default_factory=list)
     experience: Experience = field(default_factory=Experience)  # of markets
+    census: Census = field(default_factory=Census)  # of nodes that are alive, in all cells
     never_joined: set[str] = field(default_factory=set)  # launched, given up or gone, and never in Ray
     paces: dict[str, Pace] = field(default_factory=dict)  # of jobs with a contract
     spells: dict[str, Spells] = field(default_factory=dict)  # of spot markets, by key
@@ -119,6 +125,11 @@ class FleetState:
     _offers: dict[Offer, Offer] = field(default_factory=dict, repr=False, compare=False)  # equal ones are one object
     _parts: dict[str, FleetState] = field(default_factory=dict, repr=False, compare=False)  # by cell
     _whole: FleetState | None = field(default=None, repr=False, compare=False)  # of a part: what it is a part of
+    name: str = ""  # of the cell, where this is its part
+
+    def __post_init__(self) -> None:
+        for node in self.alive_nodes:
+            self.census.born(_group(node))
 
     @classmethod
     def fold(cls, events: Iterable[AnyEvent]) -> FleetState:
@@ -169,7 +180,7 @@ class FleetState:
     def cell(self, name: str) -> FleetState:
         """The part of one cell: its nodes, and the jobs that are placed there. It follows what is applied here."""
         if name not in self._parts:
-            part = FleetState(experience=self.experience, _whole=self)  # markets belong to one cell
+            part = FleetState(experience=self.experience, census=self.census, name=name, _whole=self)
             part.paces, part.spells, part.courses, part.asked = self.paces, self.spells, self.courses, self.asked
             self._parts[name] = part
             self._fill(name, part)
@@ -229,19 +240,21 @@ class FleetState:
                     total_steps=event.total_steps,
                 )
             case LaunchRequested():
-                self.nodes[event.launch_id] = NodeRecord(
-                    launch_id=event.launch_id,
-                    offer=self._offers.setdefault(event.offer, event.offer),
-                    cell=event.cell,
-                    reason=event.reason,
-                    state=NodeState.REQUESTED,
-                    requested_at_s=event.at_s,
-                    state_since_s=event.at_s,
-                    replaces=event.replaces,
-                    tenants=event.tenants,
-                    role=event.role,
-                    jobs=event.jobs,
-                    placement_group=event.placement_group,
+                self._add(
+                    NodeRecord(
+                        launch_id=event.launch_id,
+                        offer=self._offers.setdefault(event.offer, event.offer),
+                        cell=event.cell,
+                        reason=event.reason,
+                        state=NodeState.REQUESTED,
+                        requested_at_s=event.at_s,
+                        state_since_s=event.at_s,
+                        replaces=event.replaces,
+                        tenants=event.tenants,
+                        role=event.role,
+                        jobs=event.jobs,
+                        placement_group=event.placement_group,
+                    )
                 )
                 self._note_try(event.replaces, event.at_s)
             case LaunchRefused():
@@ -352,6 +365,13 @@ class FleetState:
             case _:
                 pass
 
+    def _add(self, node: NodeRecord) -> None:
+        known = self.nodes.get(node.launch_id)
+        if known is not None and is_alive(known.state):
+            self.census.died(_group(known))
+        self.nodes[node.launch_id] = node
+        self.census.born(_group(node))
+
     def _note_try(self, replaced: Iterable[str], at_s: float | None) -> None:
         for launch_id in replaced:
             if launch_id in self.nodes:
@@ -411,6 +431,8 @@ class FleetState:
     def _move(self, launch_id: str, to: NodeState, at_s: float, **changes: object) -> None:
         node = self.nodes[launch_id]
         state = move_node(node.state, to, launch_id)
+        if is_alive(node.state) and not is_alive(state):
+            self.census.died(_group(node))
         self.nodes[launch_id] = _node_with(node, state=state, state_since_s=at_s, **changes)
 
     def _move_job(self, event: JobStateChanged) -> None:

@@ -21,6 +21,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tradewind.model import Capacity, Market
 
@@ -31,7 +32,10 @@ _BOOTS_KEPT = 32  # a market: the newest tell enough
 _TAU_S = HALF_LIFE_S / math.log(2)
 
 
-def circles(market: Market) -> tuple[str, str, str]:
+Circles = tuple[str, str, str]
+
+
+def circles(market: Market) -> Circles:
     """The names under which evidence about a market is added up, the widest first. Spot and on-demand stay apart."""
     wide = f"{market.cloud}//{market.capacity}"
     return wide, f"{market.cloud}/{market.instance_type}/{market.capacity}", market.key
@@ -46,6 +50,11 @@ class _Row:
     node_s: float = 0.0  # faded
     taken: float = 0.0  # faded
     boots_s: deque[float] = field(default_factory=lambda: deque(maxlen=_BOOTS_KEPT))
+    by_size_s: tuple[float, ...] = ()  # the same, in order
+
+    def joined(self, boot_s: float) -> None:
+        self.boots_s.append(boot_s)
+        self.by_size_s = tuple(sorted(self.boots_s))
 
     def at(self, now_s: float) -> tuple[float, float]:
         """(node seconds, nodes taken), both faded. A clock that was set back tells of no time at all."""
@@ -74,7 +83,7 @@ class Experience:
     def joined(self, market: Market, at_s: float, asked_s: float) -> None:
         _raise_to(self.joined_when_asked_s, market.key, asked_s)
         for row in self._rows(market, at_s):
-            row.boots_s.append(max(0.0, at_s - asked_s))
+            row.joined(max(0.0, at_s - asked_s))
 
     def taken(self, market: Market, at_s: float) -> None:
         """The cloud took a node, or gave notice that it will."""
@@ -96,15 +105,10 @@ def _raise_to(latest_s: dict[str, float], key: str, at_s: float) -> None:
     latest_s[key] = max(latest_s.get(key, at_s), at_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(NamedTuple):
     node_h: float = 0.0
     taken: float = 0.0
     boots_s: tuple[float, ...] = ()  # the newest, in order of size
-
-    @property
-    def median_boot_s(self) -> float:
-        return self.boots_s[len(self.boots_s) // 2] if self.boots_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +119,14 @@ class Knowledge:
     usual_boot_s: float
     evidence: Mapping[str, Evidence] = field(default_factory=dict)  # by circle
     _figures: dict[Market, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
+    _of_kinds: dict[str, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, experience: Experience, now_s: float, usual_hazard_per_h: float, usual_boot_s: float) -> Knowledge:
         found = {}
         for circle, row in list(experience.rows.items()):
             node_s, taken = row.at(now_s)
-            found[circle] = Evidence(node_s / 3600.0, taken, tuple(sorted(row.boots_s)))
+            found[circle] = Evidence(node_s / 3600.0, taken, row.by_size_s)
         return cls(usual_hazard_per_h, usual_boot_s, found)
 
     def hazard_per_h(self, market: Market) -> float:
@@ -136,15 +141,27 @@ class Knowledge:
         """(hazard per hour, boot time)"""
         known = self._figures.get(market)
         if known is None:
-            known = self._figures[market] = self._believed(market)
+            known = self._figures[market] = self.figures_in(circles(market), market)
         return known
 
-    def _believed(self, market: Market) -> tuple[float, float]:
-        hazard_per_h, boot_s = self.usual_hazard_per_h, self.usual_boot_s
-        for circle in circles(market):
-            mine = self.evidence.get(circle)
-            if mine is not None:
-                hazard_per_h = (mine.taken + PRIOR_TAKEN) / (mine.node_h + PRIOR_TAKEN / hazard_per_h)
-                number = len(mine.boots_s)
-                boot_s = (number * mine.median_boot_s + PRIOR_BOOTS * boot_s) / (number + PRIOR_BOOTS)
+    def figures_in(self, names: Circles, market: Market) -> tuple[float, float]:
+        """The same, for who knows the circles already."""
+        wide, kind, own = names
+        if kind not in self._of_kinds:
+            self._of_kinds[kind] = self._within(kind, self._within(wide, (self.usual_hazard_per_h, self.usual_boot_s)))
+        hazard_per_h, boot_s = self._within(own, self._of_kinds[kind])
         return hazard_per_h if market.capacity is Capacity.SPOT else 0.0, boot_s
+
+    def _within(self, circle: str, wider: tuple[float, float]) -> tuple[float, float]:
+        """(hazard per hour, boot time) of a circle, by its own evidence and by what is believed of the wider one."""
+        mine = self.evidence.get(circle)
+        if mine is None:
+            return wider
+        hazard_per_h, boot_s = wider
+        node_h, taken, boots_s = mine
+        number = len(boots_s)
+        median_boot_s = boots_s[number // 2] if number else 0.0
+        return (
+            (taken + PRIOR_TAKEN) / (node_h + PRIOR_TAKEN / hazard_per_h),
+            (number * median_boot_s + PRIOR_BOOTS * boot_s) / (number + PRIOR_BOOTS),
+        )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.model import Capacity, Offer, Role
-from tradewind.states import NodeState
+from tradewind.states import NodeState, is_alive
 from tradewind.units import format_usd
 
 EACH = "*"  # in the place of a tenant: for each of them by itself
@@ -93,6 +93,9 @@ def _check(limits: Rule | Limits, names: Iterable[str]) -> None:
         value = getattr(limits, name)
         if value is not None and value < 0:
             raise ValueError(f"{name} cannot be negative: {value}")
+
+
+_WHOLE = Part()
 
 
 # --- bounds -------------------------------------------------------------------------------------------------------
@@ -203,27 +206,30 @@ class Lot:
     """Nodes of one offer and the same tenants: limits are checked for each lot, not for each node."""
 
     offer: Offer
-    tenants: frozenset[str]
     count: int = 0
+    tenants: frozenset[str] = frozenset()
 
 
 def lots_of(nodes: Iterable[NodeRecord], tenants: Tenants) -> list[Lot]:
     if not tenants.of_node:  # no limit asks whose they are
         offers = [node.offer for node in nodes]
-        counts, by_id = Counter(map(id, offers)), {id(offer): offer for offer in offers}
-        return [Lot(by_id[key], frozenset(), count) for key, count in counts.items()]
+        keys = list(map(id, offers))
+        by_id = dict(zip(keys, offers, strict=True))
+        return [Lot(by_id[key], count) for key, count in Counter(keys).items()]
     found: dict[tuple[int, frozenset[str]], Lot] = {}
     for node in nodes:
         whose = tenants.of_node.get(node.launch_id) or frozenset(node.tenants)
         key = (id(node.offer), whose)  # the record keeps one object for offers that are equal
         if key not in found:
-            found[key] = Lot(node.offer, whose)
+            found[key] = Lot(node.offer, tenants=whose)
         found[key].count += 1
     return list(found.values())
 
 
 def used(bound: Bound, lots: Iterable[Lot]) -> float:
-    return sum(lot.count * bound.weigh(lot.offer) for lot in lots if bound.is_about(lot.offer, lot.tenants))
+    part, weigh = bound.part, bound.weigh
+    mine = lots if part == _WHOLE else [lot for lot in lots if bound.is_about(lot.offer, lot.tenants)]
+    return float(sum([lot.count if weigh is _one else lot.count * weigh(lot.offer) for lot in mine]))
 
 
 def launched_since(nodes: Iterable[NodeRecord], since_s: float) -> list[NodeRecord]:
@@ -242,24 +248,40 @@ class Counted:
     """What counts against which bound. The head of a cell costs money like any other node, but nobody who allows so
     many nodes thinks of it."""
 
-    paid: Sequence[Lot]
-    workers: Sequence[Lot]
-    fresh: Sequence[Lot]  # of the last minute
+    paid: Sequence[Lot] = ()
+    workers: Sequence[Lot] = ()
+    fresh: Sequence[Lot] = ()  # of the last minute
 
     @classmethod
-    def of(cls, nodes: Collection[NodeRecord], tenants: Tenants, now_s: float) -> Counted:
-        # By identity and local names: every cell counts the nodes of all, ten thousand of them at each tick.
+    def of(cls, nodes: Collection[NodeRecord], tenants: Tenants, now_s: float, rates: bool = True) -> Counted:
+        # By identity and local names: this runs over the whole fleet.
         failed, gone, worker = NodeState.FAILED, NodeState.GONE, Role.WORKER
         alive = [node for node in nodes if (state := node.state) is not failed and state is not gone]
         workers = [node for node in alive if node.role is worker]
         paid = lots_of(alive, tenants)
         counted = paid if len(workers) == len(alive) else lots_of(workers, tenants)
-        return cls(paid, counted, lots_of(launched_since(nodes, now_s - COUNTED_S), tenants))
+        return cls(paid, counted, lots_of(launched_since(nodes, now_s - COUNTED_S), tenants) if rates else ())
+
+    @classmethod
+    def beside(cls, fleet: FleetState, launched: Iterable[NodeRecord], tenants: Tenants, now_s: float) -> Counted:
+        """All that is not a worker of this part of the fleet: other cells, and heads. `launched` in the last minute.
+        Where limits ask whose nodes are, each is looked at; otherwise they are counted already."""
+        if tenants.of_node:
+            return cls.of([node for node in fleet.whole.alive_nodes if _is_beside(node, fleet)], tenants, now_s)
+        if not fleet.is_part:
+            return cls.of([node for node in fleet.alive_nodes if node.role is not Role.WORKER], tenants, now_s)
+        workers, heads = ([Lot(*each) for each in found] for found in fleet.census.beside_the_workers_of(fleet.name))
+        fresh = [node for node in launched if is_alive(node.state) and _is_beside(node, fleet)]
+        return cls([*workers, *heads], workers, lots_of(fresh, tenants))
 
     def used(self, bound: Bound) -> float:
         if bound.is_rate:
             return used(bound, self.fresh)
         return used(bound, self.paid if bound.is_money else self.workers)
+
+
+def _is_beside(node: NodeRecord, fleet: FleetState) -> bool:
+    return node.role is not Role.WORKER or node.launch_id not in fleet.nodes
 
 
 class Gate:

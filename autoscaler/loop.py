@@ -20,7 +20,6 @@ from tradewind.autoscaler.dry_run import DryReconciler, would
 from tradewind.autoscaler.expected import look_s_of, new_book
 from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.forecast import SeriesKey, spans_of_events
-from tradewind.autoscaler.limits import Counted
 from tradewind.autoscaler.observe import Observation, build_view, learn_resources
 from tradewind.autoscaler.pauses import with_pauses
 from tradewind.autoscaler.pilot import WAITING, Pilot, steered
@@ -242,7 +241,7 @@ class Loop:
             view.resources_of,
             self.targets,
             {job.job_id: job.spec.tenant for job in self.fleet.open_jobs},
-            Counted.of(view.elsewhere, view.tenants, view.now_s).used,
+            view.elsewhere.used,
         )
 
     def _at_rest(self, view: View) -> dict[str, str]:
@@ -304,7 +303,8 @@ class Loop:
         offers, wrong = self.clouds.offers()
         if wrong:
             troubles.append(Hold("prices", wrong))
-        self._offers = tuple(offer for offer in offers if offer.market.cloud in self.clouds.providers)
+        known = {offer: offer for offer in self._offers}  # those that are as before stay the same objects
+        self._offers = tuple(known.get(each, each) for each in offers if each.market.cloud in self.clouds.providers)
         self._quotes = note_quotes(self._quotes, self._offers, now_s, self.settings.market.exchange_hysteresis_s)
         present = {offer.market.key: offer.price_uusd_per_h for offer in self._offers}
         for node in self.fleet.alive_nodes:

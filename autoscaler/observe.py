@@ -9,7 +9,7 @@ from tradewind.autoscaler.demand import Demand, demand_of
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.autoscaler.forecast import Forecast, SeriesKey
 from tradewind.autoscaler.knowledge import Knowledge
-from tradewind.autoscaler.limits import COUNTED_S, Tenants, launched_since, left_of
+from tradewind.autoscaler.limits import COUNTED_S, Counted, Tenants, launched_since, left_of
 from tradewind.autoscaler.market import MarketMemory
 from tradewind.autoscaler.quotes import Quotes
 from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, alive_by_launch_id, living_hosts
@@ -46,7 +46,8 @@ def build_view(fleet: FleetState, seen: Observation, settings: LoopSettings) -> 
     alive, ray_nodes = fleet.alive_nodes, seen.snapshot.nodes if seen.snapshot else ()
     heads = tuple(record for record in alive if record.role is Role.HEAD)
     alive = [record for record in alive if record.role is Role.WORKER] if heads else alive
-    others = [node for node in fleet.whole.alive_nodes if node.launch_id not in fleet.nodes] if fleet.is_part else []
+    launched = launched_since(list(fleet.whole.nodes.values()), seen.now_s - COUNTED_S)
+    tenants = Tenants.of(fleet.whole) if settings.limits.are_about_tenants else Tenants()
     slices = slices_of(alive, seen.listing)
     in_ray, hosts = alive_by_launch_id(ray_nodes, slices), living_hosts(ray_nodes, slices)
     nodes = tuple(
@@ -60,13 +61,14 @@ def build_view(fleet: FleetState, seen: Observation, settings: LoopSettings) -> 
         heads=tuple(NodeView(record, seen.listing.nodes.get(record.launch_id)) for record in heads),
         head_silent_s=seen.head_silent_s,
         jobs_left_s=seen.jobs_left_s,
-        elsewhere=(*heads, *others),
+        elsewhere=Counted.beside(fleet, launched, tenants, seen.now_s),
         snapshot=seen.snapshot,
         demand=_demand(seen, nodes),
         offers=seen.offers,
         memory=MarketMemory.of(fleet, seen.now_s),
         blind_clouds=seen.listing.blind,
-        launched_last_minute=len(launched_since(list(fleet.whole.nodes.values()), seen.now_s - COUNTED_S)),
+        launched_last_minute=len(launched),
+        tenants=tenants,
         seen_resources=seen.seen_resources,
         wanted=seen.wanted,
         forecasts=seen.forecasts,
@@ -79,12 +81,11 @@ def build_view(fleet: FleetState, seen: Observation, settings: LoopSettings) -> 
 
 
 def _within_limits(view: View, fleet: FleetState) -> View:
-    """With whose everything is, and without the demand of tenants that have reached a limit."""
-    tenants = Tenants.of(fleet.whole)
-    left = left_of(view.settings.limits, fleet.whole, tenants, view.now_s)
+    """Without the demand of tenants that have reached a limit."""
+    left = left_of(view.settings.limits, fleet.whole, view.tenants, view.now_s)
     theirs = [each for each in left if each[0].part.tenant]
-    demand, withheld = withhold(view.demand, Room(theirs, tenants, view.offers, view.resources_of))
-    return replace(view, tenants=tenants, demand=demand, withheld=withheld)
+    demand, withheld = withhold(view.demand, Room(theirs, view.tenants, view.offers, view.resources_of))
+    return replace(view, demand=demand, withheld=withheld)
 
 
 def _knowledge(fleet: FleetState, now_s: float, settings: LoopSettings) -> Knowledge:

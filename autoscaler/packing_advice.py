@@ -54,11 +54,14 @@ class _Program:
 def advise(packing: Packing, stock: Stock) -> list[int]:
     """Offers of the stock to buy instead, in the order in which first-fit should meet them. Nothing where the program
     would be too large to be worth its time, or where a constraint or a slice is among what was bought."""
-    owner = [stock.index_of(slot) for slot in packing.bought]
-    if len(owner) > _MOST_NODES or None in owner or packing.held:
+    if len(packing.bought) > _MOST_NODES or packing.held:
         return []
-    loads = Loads.of(list(packing.on_bought()), len(packing.bought))
-    if len(loads.shapes) * len(stock.offers) > _MOST_PAIRS or not all(shape.resources for shape in loads.shapes):
+    owner, lays = [stock.index_of(slot) for slot in packing.bought], list(packing.on_bought())
+    num_shapes = len({(lay.bound or lay.shape, lay.num_apart > 0) for lay in lays})
+    if None in owner or num_shapes * len(stock.offers) > _MOST_PAIRS:
+        return []
+    loads = Loads.of(lays, len(packing.bought))
+    if not all(shape.resources for shape in loads.shapes):
         return []
     if _is_cheapest(loads, np.array(owner), stock):
         return []

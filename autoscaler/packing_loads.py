@@ -26,14 +26,22 @@ class Loads:
         index: dict[tuple[Shape, bool], int] = {}
         columns = [index.setdefault((lay.bound or lay.shape, lay.num_apart > 0), len(index)) for lay in lays]
         most = np.array([0 if alone else ANY_NUMBER for _, alone in index], np.int64)
-        copies: Ints = np.zeros((num_slots, len(index)), np.int64)
         for lay, column in zip(lays, columns, strict=True):
-            copies[:, column] += np.bincount(lay.slots, lay.copies, num_slots).astype(np.int64)
             most[column] += lay.num_apart
-        return cls([shape for shape, _ in index], copies, most)
+        slot, copies = _flat(lays)
+        cell = slot * len(index) + np.repeat(np.array(columns, np.int64), [len(lay.slots) for lay in lays])
+        found: Ints = np.bincount(cell, copies, num_slots * len(index)).astype(np.int64)
+        return cls([shape for shape, _ in index], found.reshape(num_slots, len(index)), most)
 
     def at(self, slots: Sequence[int]) -> Loads:
         return Loads(self.shapes, self.copies[slots], self.most)
+
+
+def _flat(lays: Sequence[Lay]) -> tuple[Ints, Ints]:
+    """(slots, copies) of all lays, one after the other."""
+    if not lays:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    return np.concatenate([lay.slots for lay in lays]), np.concatenate([lay.copies for lay in lays])
 
 
 Use = list[tuple[str, str, int]]  # (shape in words, who asks, how many)
@@ -49,13 +57,12 @@ class Uses:
     @classmethod
     def of(cls, lays: Sequence[Lay], bought: Sequence[Slot]) -> Uses:
         columns: dict[tuple[str, str], int] = {}
-        parts = [np.zeros((0, 3), np.int64)]
+        parts: list[int] = []
         for lay in lays:
             shape = str(lay.shape)
             mine = [columns.setdefault((shape, source), len(columns)) for source in lay.sources]
-            column = np.broadcast_to(np.array(mine, np.int64), len(lay.slots))
-            parts.append(np.stack([lay.slots, column, lay.copies], axis=1))
-        slot, column, copies = np.concatenate(parts).T
+            parts += mine * (len(lay.slots) // len(mine))
+        (slot, copies), column = _flat(lays), np.array(parts, np.int64)
         pairs, where = np.unique(_owners(bought)[slot] * max(1, len(columns)) + column, return_inverse=True)
         owner, column = np.divmod(pairs, max(1, len(columns)))
         counts = np.bincount(where, copies, len(pairs)).astype(np.int64)
@@ -93,10 +100,11 @@ class Options:
         served, whole = _served(loads.shapes, distinct, stock)
         return cls(row_of, served, _ranks(stock.prices, served, whole), np.count_nonzero(served, axis=1).tolist())
 
-    def best_of(self, row: int, but: int) -> list[int]:
+    def best_of(self, row: int, but: int) -> Ints:
         """Indices in the stock, without one."""
-        found: list[int] = self.ranks[row, : self.num_usable[row]].tolist()
-        return [index for index in found if index != but]
+        found = self.ranks[row, : self.num_usable[row]]
+        others: Ints = found[found != but]
+        return others
 
 
 def _served(shapes: list[Shape], loads: Ints, stock: Stock) -> tuple[Ints, Bools]:
@@ -112,13 +120,18 @@ def _served(shapes: list[Shape], loads: Ints, stock: Stock) -> tuple[Ints, Bools
 
 
 def _whole(shapes: list[Shape], loads: Ints, fits: Ints, stock: Stock) -> Bools:
+    """By sums over what lies there, not by products of matrices: those would wake other threads for little work."""
     found = np.ones((len(loads), len(stock.offers)), np.bool_)
-    for key in {key for shape in shapes for key, _ in shape.resources}:
-        asked = loads @ np.array([dict(shape.resources).get(key, 0.0) for shape in shapes])
-        found &= asked[:, None] <= stock.rooms.column(key)[: len(stock.offers)] + EPSILON
-    for shape, copies in enumerate(fits):
-        rows = np.flatnonzero(loads[:, shape])
-        found[rows] &= copies >= loads[rows, shape, None]
+    load, shape = np.nonzero(loads)  # load after load
+    if not len(load):
+        return found
+    rows, starts = np.unique(load, return_index=True)
+    keys = list(dict.fromkeys(key for each in shapes for key, _ in each.resources))
+    asked = np.array([[dict(each.resources).get(key, 0.0) for key in keys] for each in shapes])
+    totals = np.add.reduceat(asked[shape] * loads[load, shape][:, None], starts, axis=0)
+    for key, total in zip(keys, totals.T, strict=True):
+        found[rows] &= total[:, None] <= stock.rooms.column(key)[: len(stock.offers)] + EPSILON
+    found[rows] &= np.logical_and.reduceat(fits[shape] > 0, starts, axis=0)  # labels: what is too large is known
     return found
 
 

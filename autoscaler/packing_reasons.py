@@ -103,9 +103,11 @@ class _Words:
         return self._others[key]
 
     def _singles(self, row: int, own: int, options: Options) -> _Others:
-        offers, ranked = self.basket.stock.offers, options.best_of(row, own)
-        shown = tuple(f"{self._offer(index)} for {options.served[row, index]}" for index in ranked[:_SHOWN])
-        return shown, tuple([offers[index] for index in ranked])
+        ranked = options.best_of(row, own)
+        first = ranked[:_SHOWN]
+        served = zip(first.tolist(), options.served[row, first].tolist(), strict=True)
+        shown = [f"{self._offer(index)} for {number}" for index, number in served]
+        return tuple(shown), tuple(self.basket.stock.as_array[ranked].tolist())
 
     def _offer(self, index: int) -> str:
         if index not in self._offers:
@@ -133,9 +135,9 @@ class _RuledOut:
 
     def __init__(self, basket: Basket, view: View) -> None:
         self._view, self._shapes = view, {str(lay.shape): lay.shape for lay in basket.lays}
-        closed = [(offer, why_closed(offer, view)) for offer in view.offers]
-        capped = [(offer, basket.shop.cap_of(offer)) for offer in basket.stock.offers]
-        found = [(offer, why) for offer, why in (*closed, *capped) if why]
+        num_open = len(basket.stock.offers) + len(basket.stock.slices)
+        closed = [(offer, why_closed(offer, view)) for offer in view.offers] if num_open < len(view.offers) else []
+        found = [(offer, why) for offer, why in (*closed, *basket.shop.capped()) if why]
         self._offers = sorted(found, key=lambda row: (row[0].price_uusd_per_h or 0, row[0].market.key))
         self._by_shape: dict[str, list[int]] = {}
         self._known: dict[tuple[int, frozenset[str]], tuple[str, ...]] = {}

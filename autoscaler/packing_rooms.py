@@ -66,10 +66,13 @@ class Rooms:
         if not shape.resources:
             found = np.full(n - first, ANY_NUMBER, dtype=np.int64)
         else:
-            least = np.full(n - first, np.inf)
-            for key, amount in shape.resources:
+            (key, amount), *others = shape.resources
+            least = self.column(key)[first:n] + EPSILON
+            least /= amount
+            for key, amount in others:
                 part = self.column(key)[first:n] + EPSILON
-                np.minimum(least, np.divide(part, amount, out=part), out=least)
+                part /= amount
+                np.minimum(least, part, out=least)
             found = np.maximum(least, 0.0, out=least).astype(np.int64)
         return found * self._allowed(shape.selectors, first) if shape.selectors else found
 
@@ -102,6 +105,12 @@ class Rooms:
     def put(self, indices: Ints | int, shape: Shape, copies: Ints | int) -> None:
         for key, amount in shape.resources:
             self.column(key)[indices] -= amount * copies
+
+    def put_all(self, first: int, shape: Shape, copies: Ints) -> None:
+        """So many on each slot from `first` on."""
+        for key, amount in shape.resources:
+            part = self.column(key)[first : first + len(copies)]
+            part -= amount * copies
 
     def append(self, slots: Sequence[Slot]) -> None:
         before = len(self.slots)
@@ -178,9 +187,20 @@ class _Codes:
 
 def first_fit(copies: Ints, count: int) -> Ints:
     """How many go where, filling from the front."""
-    left: Ints = count + copies - np.cumsum(copies)
-    np.minimum(np.maximum(left, 0, out=left), copies, out=left)
-    return left
+    return counted_fit(copies, count)[0]
+
+
+def counted_fit(copies: Ints, count: int) -> tuple[Ints, int]:
+    """The same, and how many that are in all."""
+    sums = copies.cumsum()
+    room = int(sums[-1]) if len(sums) else 0
+    if room <= count:
+        return copies.copy(), room
+    left: Ints = copies - sums
+    left += count
+    np.maximum(left, 0, out=left)
+    np.minimum(left, copies, out=left)
+    return left, count
 
 
 def _grown(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:

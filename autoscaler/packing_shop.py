@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -50,16 +51,13 @@ class Shop:
         self._held = {source: sum(mine.values()) for source, mine in (held or {}).items()}
         self._regions_by_price: dict[tuple[Shape, ...], list[str]] = {}
         self._near_zones: dict[tuple[Shape, ...], str] = {}
-        self._zones = sorted({offer.market.zone for offer in stock.offers})
-        codes = {zone: code for code, zone in enumerate(self._zones)}
-        self._zone_codes = np.array([codes[offer.market.zone] for offer in stock.offers], np.int64)
 
     # --- as a Buyer -------------------------------------------------------------------------------------------
 
     def buy(self, shape: Shape, count: int, asker: Asker) -> Sequence[Slot]:
         """The cheapest per request served, as many as are full. A market's share yields where nothing else serves."""
         served = np.minimum(self.stock.copies(shape), asker.sharers if asker.alone else count)
-        fitting = np.flatnonzero(served)
+        fitting = served.nonzero()[0]
         each = self.stock.prices[fitting] / served[fitting]
         sizes = np.minimum(served[fitting], asker.size) if asker.packs and has_accelerators(shape) else None
         for index in self._ranked(fitting, each, asker, sizes):
@@ -110,10 +108,16 @@ class Shop:
         mine = (purse for purse in self.purses if purse.cap.is_about(offer, asker.source))
         return min((purse.allows(offer) for purse in mine), default=ANY_NUMBER)
 
-    def cap_of(self, offer: Offer) -> str:
-        """The cap on some offers that leaves nothing of this one, in words. Those on all offers are told elsewhere."""
-        mine = (purse for purse in self.purses if purse.cap.offers is not None and purse.cap.offers(offer))
-        return next((f"{purse.cap.name} is reached" for purse in mine if purse.allows(offer) < 1), "")
+    def capped(self) -> list[tuple[Offer, str]]:
+        """The offers of which a cap on some offers leaves nothing, in words. Caps on all offers are told elsewhere."""
+        tight = [
+            purse for purse in self.purses if purse.cap.offers is not None and not purse.is_wide(self.stock.offers)
+        ]
+        found = []
+        for offer in self.stock.offers if tight else ():
+            mine = (purse for purse in tight if purse.cap.is_about_offer(offer) and purse.allows(offer) < 1)
+            found += [(offer, f"{purse.cap.name} is reached") for purse in islice(mine, 1)]
+        return found
 
     def _within_share(self, offer: Offer, each: int, asker: Asker) -> int:
         """How many nodes with `each` requests on every one keep the market's share of this need or gang."""
@@ -145,32 +149,34 @@ class Shop:
                 return self._take(hosts, 1, Purchase(offer, asker, copies))
         return ()
 
-    def _ranked(self, fitting: Ints, each: Floats, asker: Asker, sizes: Ints | None) -> list[int]:
+    def _ranked(self, fitting: Ints, each: Floats, asker: Asker, sizes: Ints | None) -> Iterator[int]:
         """The cheapest per request first; for a gang that would rather be in one zone, those there that cost little
         more before all others. At the same price a gang takes fewer nodes; one of accelerators (`sizes`: how much of it
         a node takes) also where they cost little more."""
+        if not len(fitting):
+            return
         prices = self.stock.prices[fitting]
+        if not asker.is_gang and not asker.zone:  # the stock stands by price: of equals the first is the cheapest
+            yield int(fitting[each.argmin()])
         order = np.lexsort((-prices if asker.is_gang and not asker.alone else prices, each))
-        if not len(order):
-            return []
         near = each <= NEAR * each[order[0]]
         if sizes is not None:
             order = order[np.argsort(-np.where(near, sizes, 0)[order], kind="stable")]
         if asker.zone:
-            far = ~(near & (self._zone_codes[fitting] == self._zones.index(asker.zone)))
+            far = ~(near & (self.stock.zone_codes[fitting] == self.stock.zones.index(asker.zone)))
             order = order[np.argsort(far[order], kind="stable")]
-        return [int(index) for index in fitting[order]]
+        yield from fitting[order].tolist()
 
     def _nearest(self, pieces: Sequence[Shape]) -> str:
         """Every piece must be near its cheapest price there, so that the whole is, too."""
-        total = np.zeros(len(self._zones))
+        total = np.zeros(len(self.stock.zones))
         for piece, count in Counter(pieces).items():
             copies: Ints = np.minimum(self.stock.copies(piece), count)
-            fitting, cheapest = np.flatnonzero(copies), np.full(len(self._zones), np.inf)
-            np.minimum.at(cheapest, self._zone_codes[fitting], self.stock.prices[fitting] / copies[fitting])
+            fitting, cheapest = np.flatnonzero(copies), np.full(len(self.stock.zones), np.inf)
+            np.minimum.at(cheapest, self.stock.zone_codes[fitting], self.stock.prices[fitting] / copies[fitting])
             total += np.where(cheapest <= NEAR * cheapest.min(initial=np.inf), count * cheapest, np.inf)
         best = int(total.argmin()) if len(total) else 0
-        return self._zones[best] if len(total) and total[best] < np.inf else ""
+        return self.stock.zones[best] if len(total) and total[best] < np.inf else ""
 
     def _take(self, hosts: Sequence[Slot], number: int, purchase: Purchase) -> list[Slot]:
         first = len(self._purchases)

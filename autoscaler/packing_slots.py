@@ -26,12 +26,14 @@ def slots_of(view: View, gone: frozenset[str] = frozenset(), demand: Demand | No
     key, amount, placed = useful.key, useful.amount, useful.placed
     for node in view.nodes:
         ray = node.ray
-        offer = node.requested.offer
-        if ray is not None and offer.hosts == 1:
+        if ray is not None and not node.hosts:
             # The first question, since it rules out the most; its quick half stands here, as the whole fleet is asked.
-            too_little = key and ray.available.get(key, 0.0) < amount and ray.ray_node_id not in placed
-            if too_little or not useful.at(ray.available, ray.ray_node_id):
+            free = ray.available
+            if key and free.get(key, 0.0) < amount and ray.ray_node_id not in placed:
                 continue
+            if not useful.at(free, ray.ray_node_id):
+                continue
+        offer = node.requested.offer
         if node.is_leaving or node.launch_id in gone:
             continue
         if offer.hosts > 1:

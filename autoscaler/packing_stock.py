@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from tradewind.autoscaler.effective import pricing_of
+from tradewind.autoscaler.effective import Pricing, pricing_of
 from tradewind.autoscaler.limits import Bound, Counted, Part, Tenants, bounds_of
+from tradewind.autoscaler.packing_catalogue import Catalogue, catalogue_of
 from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Bools, Floats, Ints, Rooms, Slot
 from tradewind.autoscaler.packing_rules import gang_source, job_of
 from tradewind.autoscaler.packing_slots import hosts_of
@@ -39,8 +42,10 @@ class Cap:
     units: Callable[[Offer], float] | None = None  # what a node counts for in `max_nodes`; None: one
 
     def is_about(self, offer: Offer, source: str) -> bool:
-        about_it = self.offers is None or self.offers(offer)
-        return about_it and (self.sources is None or self.sources(source))
+        return self.is_about_offer(offer) and (self.sources is None or self.sources(source))
+
+    def is_about_offer(self, offer: Offer) -> bool:
+        return self.offers is None or self.offers(offer)
 
 
 @dataclass(slots=True)
@@ -69,6 +74,12 @@ class Purse:
         by_number = self.nodes_left // units if units and self.nodes_left < float("inf") else ANY_NUMBER
         return int(max(0, min(by_number, by_price, ANY_NUMBER)))
 
+    def is_wide(self, offers: Sequence[Offer]) -> bool:
+        """Whether there is room for one more of each of these, as a rule: seen at one look."""
+        by_number = self.nodes_left == float("inf") or (self.cap.units is None and self.nodes_left >= 1)
+        dearest = self.uusd_left < float("inf") and max((offer.price_uusd_per_h or 0 for offer in offers), default=0)
+        return by_number and dearest <= self.uusd_left
+
     def count(self, offer: Offer, nodes: int) -> None:
         self.nodes_left -= nodes * (1.0 if self.cap.units is None else self.cap.units(offer))
         self.uusd_left -= nodes * (offer.price_uusd_per_h or 0)
@@ -89,12 +100,13 @@ def limits_as_caps(view: View, with_rate: bool = True) -> list[Purse]:
     nodes are launched, not which."""
     limits = view.settings.limits
     bounds = bounds_of(limits, view.tenants.known)
-    records = [*(node.requested for node in view.nodes), *view.elsewhere] if bounds else []
-    counted = Counted.of(records, view.tenants, view.now_s)
+    records = [node.requested for node in view.nodes] if bounds else []
+    rates = any(bound.is_rate and bound.part != Part() for bound in bounds)
+    counted = Counted.of(records, view.tenants, view.now_s, rates)
     gangs = {gang_source(gang): gang.job_id for gang in view.demand.gangs} if limits.are_about_tenants else {}
     found = []
     for bound in bounds:
-        taken = counted.used(bound)
+        taken = counted.used(bound) + view.elsewhere.used(bound)
         if bound.is_rate and bound.part == Part():
             if not with_rate:
                 continue
@@ -141,19 +153,21 @@ class Stock:
     def of(cls, view: View, effective_price: EffectivePrice | None = None) -> Stock:
         """Without a price to go by, what is known of the markets gives one."""
         known = pricing_of(view) if effective_price is None else None
-        price_of = effective_price or known or list_price
-        found = [offer for offer in view.offers if is_open(offer, view)]
-        priced = sorted(((price_of(offer), offer.market.key, offer) for offer in found), key=lambda row: row[:2])
-        singles = [(price, offer) for price, _, offer in priced if offer.hosts == 1]
-        slots = [slot for _, offer in singles for slot in _hosts(offer, view)]
+        catalogue = catalogue_of(view.offers)
+        indices = open_offers(view)
+        prices = _prices(catalogue, indices, known, effective_price)
+        order = np.lexsort((catalogue.key_ranks[indices], prices)).tolist()
+        ranked = [(float(prices[place]), indices[place]) for place in order]
+        singles = [(price, index) for price, index in ranked if catalogue.is_single[index]]
+        offers = [view.offers[index] for _, index in singles]
         return cls(
-            [offer for _, offer in singles],
+            offers,
             np.array([price for price, _ in singles], np.float64),
-            Rooms(slots),
-            [(offer, _hosts(offer, view)) for _, _, offer in priced if offer.hosts > 1],
+            Rooms([catalogue.slot(index, view) for _, index in singles]),
+            [(offer, _hosts(offer, view)) for _, index in ranked if (offer := view.offers[index]).hosts > 1],
             known.describe if known else None,
-            _price_by_id={id(offer): price for price, _, offer in priced},
-            _index_by_id={id(offer): index for index, (_, offer) in enumerate(singles)},
+            _price_by_id={id(view.offers[index]): price for price, index in ranked},
+            _index_by_id={id(offer): place for place, offer in enumerate(offers)},
         )
 
     def price_of(self, slot: Slot) -> float:
@@ -163,6 +177,23 @@ class Stock:
     def index_of(self, slot: Slot) -> int | None:
         """Its place in the stock; None for a slice."""
         return self._index_by_id.get(id(slot.offer))
+
+    @cached_property
+    def as_array(self) -> npt.NDArray[Any]:
+        """The single hosts, to choose many of them at once."""
+        found = np.empty(len(self.offers), dtype=object)
+        found[:] = self.offers
+        return found
+
+    @cached_property
+    def zones(self) -> list[str]:
+        return sorted({offer.market.zone for offer in self.offers})
+
+    @cached_property
+    def zone_codes(self) -> Ints:
+        """Of each single host, the place of its zone among the zones."""
+        codes = {zone: code for code, zone in enumerate(self.zones)}
+        return np.array([codes[offer.market.zone] for offer in self.offers], np.int64)
 
     @cached_property
     def regions(self) -> list[str]:
@@ -204,6 +235,24 @@ def why_closed(offer: Offer, view: View) -> str:
         return f"{offer.market.cloud} does not list its nodes in {offer.market.region}"
     block = view.memory.block_of(offer, view.now_s) if view.memory.blocks else None
     return block.describe(view.now_s) if block is not None else ""
+
+
+def open_offers(view: View) -> list[int]:
+    """Which of the view's offers can be bought now."""
+    if not view.blind_clouds and not view.memory.blocks:  # the usual case, at one look
+        return [index for index, offer in enumerate(view.offers) if offer.price_uusd_per_h is not None]
+    return [index for index, offer in enumerate(view.offers) if is_open(offer, view)]
+
+
+def _prices(
+    catalogue: Catalogue, indices: Sequence[int], known: Pricing | None, effective_price: EffectivePrice | None
+) -> Floats:
+    if effective_price is not None:
+        return np.array([effective_price(catalogue.offers[index]) for index in indices], np.float64)
+    if known is not None:
+        return known.of_all([catalogue.offers[i] for i in indices], [catalogue.circles[i] for i in indices])
+    listed: Floats = catalogue.listed[indices]
+    return listed
 
 
 def is_open(offer: Offer, view: View) -> bool:

@@ -28,12 +28,27 @@ class LabelRule:
 Selector = tuple[LabelRule, ...]  # all rules must hold
 
 
+class _Hashed:
+    """Room for a hash that is reckoned once. No field: it is neither compared nor sent anywhere."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
 @dataclass(frozen=True, slots=True, order=True)
-class Shape:
+class Shape(_Hashed):
     """One request. `selectors` are alternatives in order of preference, any one will do; none at all: any node."""
 
     resources: tuple[tuple[str, float], ...]
     selectors: tuple[Selector, ...] = ()
+
+    def __hash__(self) -> int:
+        """Shapes are keys everywhere in a decision, and selectors are slow to hash."""
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", hash((self.resources, self.selectors)))
+            return self._hash
 
     @classmethod
     def of(cls, resources: Resources, labels: Labels | None = None, selectors: Iterable[Selector] = ()) -> Shape:

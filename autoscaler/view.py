@@ -10,8 +10,8 @@ from tradewind.autoscaler.demand import Demand
 from tradewind.autoscaler.fleet import NodeRecord
 from tradewind.autoscaler.forecast import Forecast, SeriesKey
 from tradewind.autoscaler.knowledge import Knowledge
+from tradewind.autoscaler.limits import Counted, Tenants
 from tradewind.autoscaler.limits import Limits as Limits  # a part of the settings: found here, too
-from tradewind.autoscaler.limits import Tenants
 from tradewind.autoscaler.market import MarketMemory, MarketSettings
 from tradewind.autoscaler.providers.base import CloudNode
 from tradewind.autoscaler.quotes import Quotes
@@ -148,15 +148,18 @@ class View:
     head_silent_s: float | None = None  # how long nothing was heard of its agent; None: it has not spoken yet
     jobs_left_s: float | None = None  # how long there has been no job for the cell; None: there is one
     steers: Mapping[str, Steer] = field(default_factory=dict)  # by job: those whose contract says where they run
-    elsewhere: tuple[NodeRecord, ...] = ()  # alive, and not in `nodes`: other cells and heads. Limits count them
+    elsewhere: Counted = field(default_factory=Counted)  # alive, not in `nodes`: other cells and heads, for the limits
 
     def resources_of(self, offer: Offer) -> dict[str, float]:
         """What a node of this offer will bring. What one really brought is believed more than the catalogue:
         otherwise a request that only fits on paper would be bought for again and again."""
-        found = dict(offer.resources)
+        found = offer.resources
         found["memory"] = found.get("memory", 0.0) * self.settings.usable_memory
-        seen = (self.seen_resources.get(key) for key in seen_keys(offer))
-        return {**found, **next((amounts for amounts in seen if amounts), {})}
+        for key in seen_keys(offer):
+            if amounts := self.seen_resources.get(key):
+                found.update(amounts)
+                break
+        return found
 
 
 def price_of(nodes: tuple[NodeView, ...]) -> int:

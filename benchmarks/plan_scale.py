@@ -28,7 +28,6 @@ import resource
 import statistics
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -37,13 +36,11 @@ import numpy as np
 from bars import Bar, show
 from planning.bound import lower_bound
 from planning.cases import SCENARIOS, Case, make_case
-from planning.cells import experience_of, knowledge_of, views_of
+from planning.cells import Cell, cells_of
 from planning.peers import Answer, ask, ray_v1, ray_v2
 
 from tradewind.autoscaler.actions import Plan
-from tradewind.autoscaler.knowledge import Experience
 from tradewind.autoscaler.plan import make_plan
-from tradewind.autoscaler.view import View
 
 SPEEDUP, LIMIT_S, COST, MEMORY_MB, GROWTH = 100.0, 0.100, 1.02, 500.0, 1.3
 
@@ -64,11 +61,11 @@ def measure(case: Case, repeat: int) -> tuple[float, float, Plan]:
 
 def measure_cells(case: Case, num_cells: int, repeat: int) -> tuple[float, dict[str, float]]:
     """(seconds of the slowest cell, and the same in other terms): medians over the rounds."""
-    views, experience = views_of(case, num_cells), experience_of(case)
+    cells = cells_of(case, num_cells)
     rounds = []
     for _ in range(repeat + 1):  # the first warms up
         gc.collect()
-        rounds.append([_decide(view, experience) for view in views])
+        rounds.append([_decide(cell) for cell in cells])
     walls, cpus = (np.array([[each[part] for each in one] for one in rounds[1:]]) for part in (0, 1))
     others = {
         "slowest cell, CPU": float(np.median(cpus.max(axis=1))),
@@ -77,9 +74,9 @@ def measure_cells(case: Case, num_cells: int, repeat: int) -> tuple[float, dict[
     return float(np.median(walls.max(axis=1))), others
 
 
-def _decide(view: View, experience: Experience) -> tuple[float, float]:
+def _decide(cell: Cell) -> tuple[float, float]:
     began_s, cpu_s = time.perf_counter(), time.process_time()
-    make_plan(replace(view, knowledge=knowledge_of(experience, view)))
+    make_plan(cell.look())
     return time.perf_counter() - began_s, time.process_time() - cpu_s
 
 

@@ -7,13 +7,14 @@ what prices were in the last minutes; limits on nodes, dollars and one cloud are
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from planning.cases import NOW_S, Case
 
 from tradewind.autoscaler.demand import demand_of
+from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.knowledge import Experience, Knowledge
-from tradewind.autoscaler.limits import Limits, Part, Rule
+from tradewind.autoscaler.limits import Counted, Limits, Part, Rule
 from tradewind.autoscaler.observe import learn_resources
 from tradewind.autoscaler.quotes import note_quotes
 from tradewind.autoscaler.ray_snapshot import RaySnapshot
@@ -36,24 +37,41 @@ def experience_of(case: Case) -> Experience:
     return found
 
 
-def knowledge_of(experience: Experience, view: View) -> Knowledge:
-    settings = view.settings
-    return Knowledge.of(experience, view.now_s, settings.market.usual_hazard_per_h, settings.usual_boot_s)
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What one cell's loop has before it decides."""
+
+    view: View  # without what a loop puts together anew at every tick
+    fleet: FleetState  # its part
+    experience: Experience
+
+    def look(self) -> View:
+        """With knowledge of markets, and with the nodes of all other cells as limits count them."""
+        view, fleet, settings = self.view, self.fleet, self.view.settings
+        usual = settings.market.usual_hazard_per_h, settings.usual_boot_s
+        return replace(
+            view,
+            knowledge=Knowledge.of(self.experience, view.now_s, *usual),
+            elsewhere=Counted.beside(fleet, (), view.tenants, view.now_s),
+        )
 
 
-def views_of(case: Case, num_cells: int) -> list[View]:
-    """Without knowledge of markets, which a loop puts together anew at every tick."""
-    whole = _informed(case)
-    parts = [_demand_of(case.snapshot, cell, num_cells) for cell in range(num_cells)]
-    views = []
-    for cell, snapshot in enumerate(parts):
-        mine = whole.nodes[cell::num_cells]
-        ids = {node.launch_id for node in mine}
-        elsewhere = tuple(node.requested for node in whole.nodes if node.launch_id not in ids)
+def cells_of(case: Case, num_cells: int) -> list[Cell]:
+    whole, experience = _informed(case), experience_of(case)
+    names = [f"cell-{number}" for number in range(num_cells)]
+    records = [replace(node.requested, cell=names[i % num_cells]) for i, node in enumerate(whole.nodes)]
+    fleet = FleetState({record.launch_id: record for record in records})
+    found = []
+    for number, name in enumerate(names):
+        mine = tuple(
+            replace(node, requested=record)
+            for node, record in zip(whole.nodes[number::num_cells], records[number::num_cells], strict=True)
+        )
         in_ray = tuple(node.ray for node in mine if node.ray is not None)
-        seen = replace(snapshot, nodes=(case.snapshot.nodes[0], *in_ray))
-        views.append(replace(whole, nodes=mine, elsewhere=elsewhere, snapshot=seen, demand=demand_of(seen)))
-    return views
+        seen = replace(_demand_of(case.snapshot, number, num_cells), nodes=(case.snapshot.nodes[0], *in_ray))
+        view = replace(whole, nodes=mine, snapshot=seen, demand=demand_of(seen))
+        found.append(Cell(view, fleet.cell(name), experience))
+    return found
 
 
 def _informed(case: Case) -> View:

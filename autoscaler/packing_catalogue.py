@@ -1,0 +1,100 @@
+"""What a price list says by itself, worked out once: a loop looks at the same offers at every tick.
+
+Kept by the identity of the offers, which are frozen: the same objects say the same. An entry holds its offers, so that
+none of them can make room for another one at the same address. What depends on the moment (prices with what is known of
+markets, what is refused, what nodes were seen to bring) is not kept here, or is compared before it is used again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tradewind.autoscaler.knowledge import Circles, circles
+from tradewind.autoscaler.packing_rooms import Floats, Ints, Rooms, Slot
+from tradewind.autoscaler.shape import Shape
+from tradewind.autoscaler.view import View, seen_keys
+from tradewind.model import Capacity, Offer, Resources
+
+_KEPT = 64  # price lists: one for each cell, and some that are out of date
+_MOST_SHAPES = 10_000
+_USUAL_SPOT = 0.4  # of the on-demand price, as a rule
+
+
+@dataclass(slots=True)
+class Catalogue:
+    offers: tuple[Offer, ...]
+    key_ranks: Ints  # places in the order of market keys
+    listed: Floats  # prices; not a number where there is none
+    is_single: list[bool]  # one host
+    circles: list[Circles]  # of markets
+    _usual: Floats  # prices of single hosts by which needs are ordered
+    _singles: Rooms  # as they are listed
+    _slots: dict[int, tuple[float, Resources | None, Slot]] = field(default_factory=dict)
+    _usual_prices: dict[Shape, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, offers: Sequence[Offer]) -> Catalogue:
+        order = sorted(range(len(offers)), key=lambda index: offers[index].market.key)
+        ranks = np.empty(len(offers), np.int64)
+        ranks[order] = np.arange(len(offers))
+        prices = [offer.price_uusd_per_h for offer in offers]
+        singles = [offer for offer in offers if offer.hosts == 1]
+        return cls(
+            tuple(offers),
+            ranks,
+            np.array([np.nan if price is None else price for price in prices], np.float64),
+            [offer.hosts == 1 for offer in offers],
+            [circles(offer.market) for offer in offers],
+            np.array([_usual_price(offer) for offer in singles], np.float64),
+            Rooms(Slot("", "", offer.resources, {}, offer.labels) for offer in singles),
+        )
+
+    def slot(self, index: int, view: View) -> Slot:
+        """A single host as it will be; made anew when nodes of its kind were seen to bring something else."""
+        offer, usable = self.offers[index], view.settings.usable_memory
+        first, second = seen_keys(offer)
+        seen = view.seen_resources.get(first) or view.seen_resources.get(second)
+        known = self._slots.get(index)
+        if known is None or known[0] != usable or known[1] != seen:
+            room = view.resources_of(offer)
+            slot = Slot("", "", room, room, offer.labels, offer)
+            known = self._slots[index] = (usable, dict(seen) if seen else seen, slot)
+        return known[2]
+
+    def usual_prices(self, shapes: Sequence[Shape]) -> Floats:
+        """Of one request of each, by its share of the cheapest node; infinite where there is none."""
+        if len(self._usual_prices) > _MOST_SHAPES:
+            self._usual_prices = {}
+        known = self._usual_prices
+        new = [shape for shape in dict.fromkeys(shapes) if shape not in known]
+        if new:
+            copies = self._singles.table(new)
+            each = np.where(copies > 0, self._usual / np.maximum(copies, 1), np.inf).min(axis=1, initial=np.inf)
+            known.update(zip(new, each.tolist(), strict=True))
+        return np.array([known[shape] for shape in shapes], np.float64)
+
+
+def _usual_price(offer: Offer) -> float:
+    """Infinite where it is not known: the present price of spot would not do."""
+    if offer.market.capacity is Capacity.SPOT:
+        return float("inf") if offer.on_demand_uusd_per_h is None else _USUAL_SPOT * offer.on_demand_uusd_per_h
+    return float("inf") if offer.price_uusd_per_h is None else float(offer.price_uusd_per_h)
+
+
+_lock = threading.Lock()  # every cell decides in a thread of its own
+_known: OrderedDict[tuple[int, ...], Catalogue] = OrderedDict()
+
+
+def catalogue_of(offers: Sequence[Offer]) -> Catalogue:
+    key = tuple(map(id, offers))
+    with _lock:
+        found = _known.pop(key, None) or Catalogue.of(offers)
+        _known[key] = found
+        if len(_known) > _KEPT:
+            _known.popitem(last=False)
+    return found
