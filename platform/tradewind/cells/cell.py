@@ -59,9 +59,9 @@ class Cell:
                     self.agent.sync(time.time())
             with survived():
                 self.plan = self.loop.tick()
-            if self.head.alive:
+            if self.head.alive and self.plan is not None:
                 with survived():
-                    self.agent.grant(self.loop.targets)
+                    self.agent.grant(self.plan.targets)
 
     # --- a head that is a node -----------------------------------------------------------------------------------
 
