@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from tradewind.autoscaler.actions import Drain, Hold, Launch, Plan, Terminate
 from tradewind.autoscaler.fleet import NodeRecord
 from tradewind.autoscaler.reconcile import Reconciler
+from tradewind.model import Target
 
 DRY_RUN = "dry run"  # the reason of its holds: the same at every tick, so that each is recorded once
 
@@ -30,8 +31,9 @@ class DryReconciler(Reconciler):
         pass
 
 
-def would(plan: Plan) -> Plan:
-    """The same plan with a hold in the place of every action. Launches in one market for one reason are one."""
+def would(plan: Plan, targets: Mapping[str, Target] | None = None) -> Plan:
+    """The same plan with a hold in the place of every action, and what is really granted. Launches in one market for
+    one reason are one."""
     launches: dict[tuple[str, str], list[Launch]] = {}
     holds: list[Hold] = list(plan.holds)
     for action in plan.actions:
@@ -46,4 +48,4 @@ def would(plan: Plan) -> Plan:
         jobs = tuple(dict.fromkeys(job_id for launch in alike for job_id in launch.jobs))
         told = (reason, *alike[0].alternatives)
         holds.append(Hold(f"would launch {len(alike)} x {market}", DRY_RUN, told, jobs=jobs))
-    return Plan(plan.at_s, tuple(holds), plan.targets)
+    return Plan(plan.at_s, tuple(holds), plan.targets if targets is None else dict(targets))

@@ -121,7 +121,7 @@ class Loop:
         self._note_grants(before)
         plan = make_plan(self.view, self.targets)
         plan = with_pauses(plan, self.view, self.fleet.open_jobs, self._at_rest(self.view))
-        plan = would(plan) if self.settings.dry_run else plan
+        plan = would(plan, self.targets) if self.settings.dry_run else plan
         self.plan = Plan(plan.at_s, (*troubles, *self.view.withheld, *plan.actions), plan.targets)
         self.reconciler.act(plan)
         self._note_holds(self.plan)

@@ -1,12 +1,14 @@
 """Jobs that rest for a while: their nodes are released, and nothing is bought for them until they go on. Pure.
 
-Who rests is decided elsewhere (cost/clean_hours.py, by way of the controller). A job on a node that drains saves and
-lets go, as before a preemption; it keeps its driver, asks on, and is served again when it no longer rests.
+Who rests is decided elsewhere (cost/clean_hours.py, by way of the controller). A job that rests is granted nothing: it
+saves at its next step, lets go of its nodes, which are drained meanwhile, and keeps its driver. It asks on, and is
+served again when it no longer rests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from tradewind.autoscaler.actions import Action, Drain, Launch, Plan, Terminate
 from tradewind.autoscaler.fleet import JobRecord
@@ -16,7 +18,7 @@ from tradewind.states import NodeState
 
 
 def with_pauses(plan: Plan, view: View, jobs: Iterable[JobRecord], resting: Mapping[str, str]) -> Plan:
-    """The plan without launches for jobs that rest alone, and with drains of what only they hold."""
+    """The plan without launches for jobs that rest alone, with drains of what only they hold, and nothing granted."""
     if not resting:
         return plan
     kept = tuple(action for action in plan.actions if not _is_for(action, resting))
@@ -30,7 +32,8 @@ def with_pauses(plan: Plan, view: View, jobs: Iterable[JobRecord], resting: Mapp
         for node in view.nodes
         if node.launch_id not in gone and _rests(node, holders.get(node.launch_id, ()), resting)
     ]
-    return Plan(plan.at_s, (*kept, *drains), plan.targets)
+    nothing = {job_id: replace(each, replicas=0) for job_id, each in plan.targets.items() if job_id in resting}
+    return Plan(plan.at_s, (*kept, *drains), {**plan.targets, **nothing})
 
 
 def _is_for(action: Action, resting: Mapping[str, str]) -> bool:

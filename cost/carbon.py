@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
 HOUR_S = 3600.0
 UNIT_S = 300.0  # what work and hours are counted in
+LEAST_SAVED = 0.02  # of what running at once would emit: for less, nobody waits
 _NEVER = 1e300
 
 
@@ -54,7 +56,9 @@ def carbon_window(now_s: float, work: Work, intensity: Sequence[float], margin_s
     at_once = _at_once(slots, intensity, need + (0 if work.running else start))
     saved = 1.0 - total / at_once if at_once > 0 else 0.0
     run = bool(planned) and planned[0][0] <= now_s
-    return Window(run, _reason(run, planned, now_s, saved), tuple(planned), saved)
+    if not run and saved < LEAST_SAVED:
+        return Window(True, "no hours before the deadline are so much better that they are worth a rest")
+    return Window(run, _reason(run, planned, saved), tuple(planned), saved)
 
 
 def _slots(now_s: float, until_s: float, hours: int) -> list[int]:
@@ -84,7 +88,9 @@ def _backwards(
             lost = 0 if running else min(start, length)
             done = np.minimum(left, length - lost)
             costs = after[1][left - done] + each * (done + lost)
-            runs[running] = (costs < after[0]) & (left > 0) & (length > lost)
+            # Of equal plans the one that runs first: nobody waits for nothing. What is left of an hour may be less than
+            # a unit: a job that runs then runs through it.
+            runs[running] = (costs <= after[0]) & (left > 0) & ((length > lost) | (running == 1))
             here[running] = np.where(runs[running], costs, after[0])
         here[:, 0] = 0.0
         values.append(here)
@@ -130,10 +136,10 @@ def _at_once(slots: Sequence[int], intensity: Sequence[float], need: int) -> flo
     return total
 
 
-def _reason(run: bool, planned: Sequence[tuple[float, float]], now_s: float, saved: float) -> str:
+def _reason(run: bool, planned: Sequence[tuple[float, float]], saved: float) -> str:
+    """By the clock, not in hours from now: what is told stays the same until it changes."""
     if run:
         return "this hour is one of the best that are left before the deadline"
-    wait_h = (planned[0][0] - now_s) / HOUR_S
-    return (
-        f"better hours begin in {wait_h:.1f} h, and the deadline can wait: {saved:.0%} less than at once, as forecast"
-    )
+    begins = datetime.fromtimestamp(planned[0][0], UTC)
+    when = f"{begins:%H:%M} UTC ({begins:%-d %b})"
+    return f"better hours begin at {when}, and the deadline can wait: {saved:.0%} less than at once, as forecast"

@@ -1,6 +1,7 @@
 """Hourly figures of electricity grids (gCO2/kWh, or a price) from a CSV file. Pure but for `read_grid`.
 
-A line has a zone, the hour's beginning and the figure. Hours that are missing repeat the last one that is known.
+A line has a zone, a time and the figure. Several within an hour (grids tell every 5, 15 or 30 minutes) count as their
+mean. Hours that are missing repeat the last one that is known.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 
 from tradewind.errors import ConfigError, Problem
 
@@ -61,11 +63,12 @@ def parse_grid(lines: Iterable[str], column: str, name: str = "grid") -> Grid:
     missing = [each for each in ("zone", "ts", column) if each not in (rows.fieldnames or ())]
     if missing:
         raise _wrong(name, f"has no column {' and no '.join(missing)}")
-    found: dict[str, dict[int, float]] = {}
+    found: dict[str, dict[int, list[float]]] = {}
     for number, row in enumerate(rows, start=2):
         if row[column]:
-            found.setdefault(row["zone"], {})[_hour(row["ts"], name, number)] = _figure(row[column], name, number)
-    return Grid(found)
+            figures = found.setdefault(row["zone"], {}).setdefault(_hour(row["ts"], name, number), [])
+            figures.append(_figure(row[column], name, number))
+    return Grid({zone: {hour: fmean(figures) for hour, figures in hours.items()} for zone, hours in found.items()})
 
 
 def _hour(text: str, name: str, number: int) -> int:

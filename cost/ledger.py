@@ -38,7 +38,7 @@ from tradewind.events import (
     PriceChanged,
     StepCommitted,
 )
-from tradewind.model import Offer
+from tradewind.model import Offer, Phase
 from tradewind.states import JobState, is_over
 from tradewind.units import to_ms
 
@@ -59,6 +59,20 @@ class JobHistory:
     submitted_ms: int | None = None
     ended_ms: int | None = None
     nodes: dict[str, None] = field(default_factory=dict)  # launch ids that it ever held, in order
+    rested_ms: int = 0  # of rests that are over
+    rests_since_ms: int | None = None
+
+    def turn(self, phase: Phase, at_ms: int) -> None:
+        """Reports that come twice are older than the rest that they might end. Who is being stopped does not rest."""
+        if phase is Phase.RESTING and self.state is not JobState.STOPPING:
+            self.rests_since_ms = at_ms if self.rests_since_ms is None else self.rests_since_ms
+        elif self.rests_since_ms is not None and at_ms > self.rests_since_ms:
+            self.rested_ms += at_ms - self.rests_since_ms
+            self.rests_since_ms = None
+
+    def rested_by_ms(self, at_ms: int) -> int:
+        now_ms = at_ms if self.ended_ms is None else min(at_ms, self.ended_ms)
+        return self.rested_ms + (0 if self.rests_since_ms is None else max(0, now_ms - self.rests_since_ms))
 
 
 @dataclass(slots=True)
@@ -248,6 +262,7 @@ class Ledger:
 
     def _phase(self, event: PhaseChanged) -> None:
         self._known_job(event.job_id)
+        self.jobs[event.job_id].turn(event.phase, to_ms(event.at_s))
         self.timelines[event.job_id].add_phase(to_ms(event.at_s), event.attempt, event.sequence, event.phase)
         self._books.heard[event.job_id] = None
 

@@ -223,7 +223,8 @@ def _progress_line(receipt: Receipt) -> str:
     )
     told = ", ".join(_count(number, noun) for number, noun in counts)
     steps = f"{_count(receipt.steps, 'step')} ({receipt.recomputed_steps} recomputed)"
-    return f"{steps}, {_count(receipt.samples, 'sample')}, {told}"
+    rested = f", rested for {format_duration(receipt.rested_s)}" if receipt.rested_s else ""
+    return f"{steps}, {_count(receipt.samples, 'sample')}, {told}{rested}"
 
 
 def _exact(amount_uusd: int) -> str:

@@ -34,6 +34,7 @@ _OF_PHASE = {
     Phase.RESIZING: _RESIZING,
     Phase.RESTARTING: _RESTARTING,
     Phase.DONE: _POSITION[Label.ENDING],
+    Phase.RESTING: _RESIZING,  # what it still holds then; a planned change of size, to none
 }
 _PHASES = tuple(Phase)
 _NO_TIME = (0,) * len(JOB_LABELS)

@@ -82,6 +82,7 @@ class Handover:
     id: int = 0
     attempt: int = 0
     reason: str = ""
+    rest: bool = False  # and end there
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -280,10 +281,10 @@ class Coordinator:
             )
         )
 
-    async def ask(self, attempt: int, reason: str) -> int:
-        """Ask the workers to save at a step boundary. Returns the number of the request."""
+    async def ask(self, attempt: int, reason: str, rest: bool = False) -> int:
+        """Ask the workers to save at a step boundary, and to end there (`rest`). Returns the number of the request."""
         self._handover.id += 1
-        self._handover.attempt, self._handover.reason = attempt, reason
+        self._handover.attempt, self._handover.reason, self._handover.rest = attempt, reason, rest
         self._wake()
         return self._handover.id
 
@@ -297,13 +298,13 @@ class Coordinator:
 
     # --- rank 0 of the workers
 
-    async def watch(self, attempt: int, seen_id: int, timeout_s: float) -> tuple[int, str] | None:
-        """Wait for a handover request newer than `seen_id`: (id, reason), or None when the time is over."""
+    async def watch(self, attempt: int, seen_id: int, timeout_s: float) -> tuple[int, str, bool] | None:
+        """Wait for a handover request newer than `seen_id`: (id, reason, rest), or None when the time is over."""
         found = self._handover
         await self._until(lambda: found.attempt == attempt and found.id > seen_id, timeout_s)
         if found.attempt != attempt or found.id <= seen_id:
             return None
-        return found.id, found.reason
+        return found.id, found.reason, found.rest
 
     async def training(self, attempt: int, after_step: int, total_steps: int | None) -> None:
         """The group stands and takes its first step now."""

@@ -37,7 +37,12 @@ class StateLost(Exception):
     """Parts of a sharded model went with their workers, and nobody has a copy: the run begins anew."""
 
 
+class Rested(Exception):
+    """The group has saved and ended because it was told to. No failure: another one goes on from there."""
+
+
 class Cause(StrEnum):
+    RESTED = "rested"
     NODE_LOST = "node lost"
     WORKER_CRASHED = "worker crashed"
     COMMUNICATION = "communication broken"
@@ -60,7 +65,9 @@ def is_communication(error: BaseException) -> bool:
 
 
 def cause(failures: Mapping[int, Exception], dead_ranks: int, nodes_lost: int) -> Cause:
-    """Why the group failed. A loss explains the errors of the survivors; a real bug comes up again without one."""
+    """Why the group ended. A loss explains the errors of the survivors; a real bug comes up again without one."""
+    if any(isinstance(link, Rested) for error in failures.values() for link in _chain(error)):
+        return Cause.RESTED
     if nodes_lost or any(isinstance(link, StateLost) for error in failures.values() for link in _chain(error)):
         return Cause.NODE_LOST
     if dead_ranks:
@@ -72,6 +79,8 @@ def cause(failures: Mapping[int, Exception], dead_ranks: int, nodes_lost: int) -
 
 def charge(tally: Tally, why: Cause, step: int, max_failures: int) -> tuple[Tally, bool]:
     """Count a failure at `step`; the new tally, and whether to try again. `max_failures` of -1 means no limit."""
+    if why is Cause.RESTED:
+        return tally, True
     stuck = tally.without_progress + 1 if step <= tally.last_step else 1
     user_errors = tally.user_errors + (why is Cause.USER_ERROR)
     losses = tally.losses + (why is Cause.NODE_LOST)

@@ -6,6 +6,7 @@ told, state is saved, and the worker stands in the next group with the state tha
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import deque
@@ -24,10 +25,12 @@ from tradewind.jobs.membership import NOTHING_YET
 from tradewind.jobs.models import Models
 from tradewind.jobs.rank_zero import NOTHING, Ask
 from tradewind.jobs.saving import Saves
-from tradewind.jobs.seat import Seat
+from tradewind.jobs.seat import Resting, Seat
 from tradewind.jobs.settings import RunSettings
 from tradewind.jobs.step import Stash, Statistics, Step
 from tradewind.jobs.transfer import Holdings
+
+logger = logging.getLogger(__name__)
 
 MANY_EPOCHS = 1_000_000  # where nobody says how many
 
@@ -181,6 +184,24 @@ class Member:
     def _save_last(self) -> None:
         assert self._order is not None
         self._saves.save_last(self._kept, self.done, self._metrics(), self._order, self._group)
+
+    def _rest(self) -> None:
+        """Save, wait until it is committed, and end. Who cannot save goes on; it is asked again."""
+        import ray
+
+        if scribe := self._books.scribe:
+            scribe.saving(True)
+        try:
+            self._save_last()
+        except JobError as error:
+            logger.warning("it cannot rest: %s", error)
+        else:
+            if not self._is_broken:
+                self._books.close()
+                ray.get(self._coordinator.finished.remote())  # who ends now is not lost
+                raise Resting
+        if scribe:
+            scribe.resume()
 
     def _metrics(self) -> dict[str, Any]:
         return {"step": self.done, "loss": self.loss, "workers": self.world}

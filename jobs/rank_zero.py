@@ -25,9 +25,11 @@ class Ask:
     copy: bool = False  # state into the memory of peers
     factor: float = 0.0  # of the batch, from the next step on; 0: as it is
     gain: float = 1.0  # of the learning rate in this step
+    rest: bool = False  # after the save, which is waited for: the group ends
 
     def encode(self) -> list[float]:
-        return [float(self.save), float(self.regroup), float(self.copy), self.factor, self.gain]
+        """A rest rides with the save: every step carries these numbers."""
+        return [float(self.save) + float(self.rest), float(self.regroup), float(self.copy), self.factor, self.gain]
 
     def merge(self, other: Ask) -> Ask:
         return Ask(
@@ -36,11 +38,12 @@ class Ask:
             self.copy or other.copy,
             other.factor or self.factor,
             other.gain,
+            self.rest or other.rest,
         )
 
     @classmethod
     def decode(cls, values: list[float]) -> Ask:
-        return cls(values[0] > 0, values[1] > 0, values[2] > 0, values[3], values[4])
+        return cls(values[0] > 0, values[1] > 0, values[2] > 0, values[3], values[4], values[0] > 1.5)
 
 
 NOTHING = Ask()
@@ -146,4 +149,4 @@ class HandoverWatcher:
             if found:
                 seen = found[0]
                 with self._lock:
-                    self._found = Ask(save=True)
+                    self._found = Ask(save=True, rest=found[2])

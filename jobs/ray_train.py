@@ -88,6 +88,7 @@ class Link:
         self.ordered: Counter[str] = Counter()  # processes that were ever started
         self.avoid: dict[str, float] = {}  # nodes that do not answer -> until when they are avoided
         self.tally = losses.Tally()
+        self.rested = False  # the last group ended because it was told to
 
     def phase(self, phase: Phase, reason: str, workers: int | None = None) -> None:
         self.coordinator.phase.remote(phase.value, reason, workers)
@@ -116,11 +117,15 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
         self._looked_at_s = 0.0
         self._wanted = -1  # the size that is within reach, and since when it has been the same
         self._wanted_since_s = 0.0
+        self._rest_asked = 0.0, 0  # when, and in which attempt
         self._saved_at_s: dict[str, tuple[float, int]] = {}  # leaving nodes -> when, and in which attempt, for them
 
     def make_decision_for_non_running_worker_group(self) -> Any:
         order, now, first = self._link.order, time.monotonic(), self._link.attempt == 0
         target, _ = self._link.look()
+        if sizing.rests(target):
+            self._link.phase(Phase.RESTING, "", 0)
+            return NoopDecision()
         rooms = self._rooms(look_at_nodes(), now)
         fits, goal = order.limits.whole(sum(rooms.values())), sizing.goal(order.limits, target)
         waited_s = self._wanted_for_s(fits, now)
@@ -128,7 +133,8 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
             return self._resize(min(goal, fits))
         self._order_spares(rooms, settled=True)  # imports are done while further nodes come
         waiting = f"room for {fits} of {order.limits.min_workers} to {goal} workers"
-        self._link.phase(Phase.STARTING if first else Phase.RESTARTING, waiting, 0)
+        again = Phase.RESIZING if self._link.rested else Phase.RESTARTING
+        self._link.phase(Phase.STARTING if first else again, waiting, 0)
         return NoopDecision()
 
     def make_decision_for_running_worker_group(self, worker_group_state: Any, worker_group_status: Any) -> Any:  # noqa: ARG002
@@ -153,6 +159,8 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
                 self._change(decision, rooms, nodes, now)
             case sizing.SaveOnly():
                 self._save_only(group, decision, nodes)
+            case sizing.Rest():
+                self._rest(group, decision, now)
             case _:  # a lost node shows as a failed worker at the next poll
                 self._call_off()
         return NoopDecision()
@@ -208,6 +216,12 @@ class ElasticPolicy(ScalingPolicy):  # type: ignore[misc]
             self._saved_at_s[node] = now_s, self._link.attempt
         if due:
             self._link.coordinator.ask.remote(group.attempt, change.reason)
+
+    def _rest(self, group: sizing.Group, change: sizing.Rest, now: float) -> None:
+        asked_s, attempt = self._rest_asked
+        if attempt != group.attempt or now - asked_s >= sizing.REST_AGAIN_S:
+            self._rest_asked = now, group.attempt
+            self._link.coordinator.ask.remote(group.attempt, change.reason, rest=True)
 
     def _call_off(self) -> None:
         self._wanted = -1
@@ -280,7 +294,11 @@ class LossPolicy(FailurePolicy):  # type: ignore[misc]
         if again:
             if self._link.group is not None:
                 self._link.group.vacate()
-            self._link.phase(Phase.RESTARTING, str(why))
+            self._link.rested = why is losses.Cause.RESTED
+            if self._link.rested:
+                self._link.phase(Phase.RESTING, "", 0)
+            else:
+                self._link.phase(Phase.RESTARTING, str(why))
         return FailureDecision.RETRY if again else FailureDecision.RAISE
 
     def _startup_failed(self, error: Any) -> Any:

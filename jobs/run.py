@@ -28,10 +28,10 @@ from tradewind.jobs import randomness, regroup
 from tradewind.jobs.adaptive import KEPT_AS, Adaptive
 from tradewind.jobs.data import Batch, Order
 from tradewind.jobs.feed import Epochs, Feed, Loader, Loading, Reading, is_shuffled, load, to_device
-from tradewind.jobs.losses import PeerLost, is_communication
+from tradewind.jobs.losses import PeerLost, Rested, is_communication
 from tradewind.jobs.member import MANY_EPOCHS, Member
 from tradewind.jobs.rank_zero import NOTHING, Ask
-from tradewind.jobs.seat import Dismissed, Seat
+from tradewind.jobs.seat import Dismissed, Resting, Seat
 from tradewind.jobs.settings import RunSettings
 from tradewind.jobs.sharded import ShardedModel
 from tradewind.jobs.step import Step, average
@@ -312,7 +312,9 @@ class Run(Member):
         ask = self._settle_all(NOTHING, leave=1 if self.device.type == "cuda" else 0)
         if ask.save or ask.regroup:
             ask = self._settle_all(ask)
-        if ask.save:
+        if ask.rest:
+            self._rest()
+        elif ask.save:
             self._save()
         if self._adaptive and self._order:
             self._order = self._adaptive.grown(self._order, self.done, int(ask.factor))
@@ -404,6 +406,8 @@ def work(train: Callable[[Run], Any], settings: RunSettings, coordinator: Any) -
         return result
     except Dismissed:
         return None
+    except Resting as rest:
+        raise Rested("saved, and nothing is granted for now") from rest
     except Exception as error:
         if is_communication(error):
             raise PeerLost(f"another worker cannot be reached: {error}") from error

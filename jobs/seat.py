@@ -27,6 +27,10 @@ class Dismissed(BaseException):
     Not an Exception: the user's code must not catch it."""
 
 
+class Resting(BaseException):
+    """The group has saved and ends here, to go on later. Not an Exception, for the same reason."""
+
+
 class Seat:
     def __init__(self, coordinator: Any, member: str, host: str, device: Any, layout: Layout) -> None:
         import ray

@@ -15,6 +15,7 @@ HANDOVER_MARGIN_S = 10.0  # before a node's end: time for a step, a checkpoint, 
 LAST_SAVES_S = 6.0  # before a node's end, when there is nowhere to move to: saves follow each other
 SAVE_AGAIN_S = 2.0
 SAVE_WITHOUT_DEADLINE_S = 15.0
+REST_AGAIN_S = 5.0  # a request to rest may be lost together with a worker
 EPSILON = 1e-6  # Ray counts resources in units of 1e-4; sums of fractions are a little off
 
 
@@ -90,7 +91,19 @@ class SaveOnly:
     reason: str
 
 
-Decision = Keep | Lost | Resize | SaveOnly
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Save at the next step boundary, wait until that is done, and end: nothing is granted for now."""
+
+    reason: str
+
+
+Decision = Keep | Lost | Resize | SaveOnly | Rest
+
+
+def rests(target: Target | None) -> bool:
+    """Whether the platform grants nothing at all: the job keeps its driver and waits."""
+    return target is not None and target.replicas == 0
 
 
 def goal(limits: Limits, target: Target | None) -> int:
@@ -137,6 +150,8 @@ def decide(group: Group, limits: Limits, target: Target | None, fits: int, nodes
     gone = tuple(sorted({node for node in group.nodes if node not in alive}))
     if gone:
         return Lost(gone, f"{_count(gone)} lost without notice")
+    if rests(target):
+        return Rest("nothing is granted for now")
     wanted = min(goal(limits, target), limits.whole(fits))
     leaving = tuple(sorted({node for node in group.nodes if alive[node].draining}))
     if leaving and wanted < limits.min_workers:

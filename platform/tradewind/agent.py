@@ -37,6 +37,8 @@ from tradewind.states import JOB_TRANSITIONS, JobState, is_over
 log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S = 5.0
+SAVE_S = 90.0  # for a job that is to end: what is not saved by then is lost
+_HAS_STATE = frozenset({Phase.TRAINING, Phase.CHECKPOINTING, Phase.RESIZING})
 
 _RAY_STATUS = {
     "PENDING": JobState.QUEUED,
@@ -126,6 +128,7 @@ class Agent:
     coordinators: CoordinatorsPort = field(default_factory=RayCoordinators)
     same_disk: bool = True  # the head reads the folders of this machine; False: they are sent to it
     _granted: dict[str, Target] = field(default_factory=dict)
+    _ending: dict[str, float] = field(default_factory=dict)  # by job: since when it has been told to save and let go
 
     def connect(self) -> None:
         import ray
@@ -180,7 +183,7 @@ class Agent:
         if job.moving and job.state is not JobState.STOPPING:
             self._leave(job, ray_job, now_s)
         elif job.state is JobState.STOPPING and (ray_job is None or not is_over(_RAY_STATUS[ray_job.status])):
-            if not self.stop_job(submission_of(job)):
+            if not self._saves(job, now_s) and not self.stop_job(submission_of(job)):
                 self.record(JobStateChanged(at_s=now_s, job_id=job.job_id, state=JobState.STOPPED))
         elif ray_job is None:
             self._start(job, now_s)
@@ -192,14 +195,27 @@ class Agent:
         if ray_job is not None and ray_job.status == "SUCCEEDED":
             self._settle(job, ray_job, now_s)
             return
-        has_left = ray_job is None or is_over(_RAY_STATUS[ray_job.status]) or not self.stop_job(submission_of(job))
+        has_left = ray_job is None or is_over(_RAY_STATUS[ray_job.status])
+        if not has_left and not self._saves(job, now_s):
+            has_left = not self.stop_job(submission_of(job))
         if has_left and job.state is not JobState.QUEUED:
             self._hear(job, now_s)  # its last words
             self.record(JobStateChanged(at_s=now_s, job_id=job.job_id, state=JobState.QUEUED, reason=job.moving))
 
+    def _saves(self, job: JobRecord, now_s: float) -> bool:
+        """Whether a job that is to end has something to save, and time for it. It is granted nothing any more, so it
+        saves at its next step and lets go; that it has done so shows as no workers."""
+        wish = self.heard.get(job.job_id)
+        if wish is None or not job.workers or job.phase not in _HAS_STATE:
+            return False
+        since_s = self._ending.setdefault(job.job_id, now_s)
+        self.grant({job.job_id: Target(1, 0, replica_workers=wish.replica_workers)})
+        return 0 <= now_s - since_s < SAVE_S
+
     def _start(self, job: JobRecord, now_s: float) -> None:
         """The submission id is made of the job id, so that a controller that died in between starts nothing twice."""
         spec = job.spec
+        self._ending.pop(job.job_id, None)
         metadata = {"tenant": spec.tenant, "name": spec.name}
         try:
             self._api.submit_job(
@@ -285,6 +301,8 @@ class Agent:
             last = self._granted.get(job_id)
             if last and replace(last, epoch=target.epoch) == target:
                 continue
+            if job_id in self._ending and target.replicas:
+                continue  # planned before it was told to end
             epoch = last.epoch + 1 if last else max(1, int(time.time()))  # survives a new controller
             granted = replace(target, epoch=epoch)
             if self.coordinators.set_target(job_id, granted):

@@ -22,7 +22,6 @@ from typing import Any, Protocol, runtime_checkable
 from pydantic import TypeAdapter
 
 from tradewind import __version__
-from tradewind.agent import submission_of
 from tradewind.api import (
     FORECAST_HOURS,
     FORECAST_SERIES,
@@ -247,9 +246,7 @@ class Controller:
         self._note_stopping(job_id)
         if cell is None:
             self._note_stopped(job_id)  # nobody has it yet
-        elif not job.foreign and cell.head.alive:
-            cell.agent.stop_job(submission_of(job))  # one that Ray does not have yet is ended by the next tick
-        self._wake()
+        self._wake()  # the cell's next tick has it save and ends it
         return self.job(job_id)
 
     def resume(self, job_id: str, request: ResumeRequest) -> JobInfo:

@@ -164,6 +164,7 @@ class Phase(StrEnum):
     RESIZING = "resizing"  # a planned change of size, state saved
     RESTARTING = "restarting"  # an unplanned loss
     DONE = "done"
+    RESTING = "resting"  # granted nothing: saved, without workers, and waits to go on
 
 
 class EndReason(StrEnum):

@@ -1,4 +1,5 @@
-"""Keeps jobs to clean hours where the fleet wishes so: looks once a minute who rests. The loop asks `resting`.
+"""Keeps jobs to clean hours where the fleet wishes so: looks once a minute, and when there are new figures, who rests.
+The loop asks `resting`.
 
 The decision is pure (`cost/clean_hours.py`); this is where it meets the journal and the file with the grid's figures.
 """
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 60.0
 CARBON_COLUMN = "g_per_kwh"  # other columns (prices, say) are no carbon
+_GONE = -1  # in the place of the time of a file that is not there
 
 
 class Rests:
@@ -47,9 +49,10 @@ class Rests:
         """Who rests now, each with the reason. Called from the loops' threads, at every tick."""
         now_s = self._clock()
         with self._one:
-            if self._wish is not None and not 0 <= now_s - self._looked_at_s < LOOK_S:
+            if self._wish is None:
+                return self._resting
+            if self._read() or not 0 <= now_s - self._looked_at_s < LOOK_S:
                 self._looked_at_s = now_s
-                self._read()
                 self._resting = self._look(self._wish, now_s)
             return self._resting
 
@@ -82,13 +85,21 @@ class Rests:
             return None
         return Candidate(job.job_id, deadline_at_s, bool(job.holdings), self._ran_in.get(job.job_id) == hour)
 
-    def _read(self) -> None:
-        """Anew when the file has changed. One that cannot be read leaves what was known, which soon counts as old."""
+    def _read(self) -> bool:
+        """Whether there are new figures. A file that cannot be read leaves what was known, which soon counts as old; it
+        is tried again when it changes."""
         if self._path is None:
-            return
+            return False
         try:
             changed_ns = self._path.stat().st_mtime_ns
-            if changed_ns != self._changed_ns:
-                self._grid, self._changed_ns = read_grid(self._path, self._column), changed_ns
+        except OSError:
+            changed_ns = _GONE
+        if changed_ns == self._changed_ns:
+            return False
+        self._changed_ns = changed_ns
+        try:
+            self._grid = read_grid(self._path, self._column)
         except (OSError, ConfigError) as error:
             log.warning("the grid's figures could not be read, nobody rests on old ones: %s", error)
+            return False
+        return True

@@ -23,7 +23,7 @@ def test_it_waits_for_the_clean_hours() -> None:
     assert not found.run
     assert found.planned == ((2 * HOUR_S, 4 * HOUR_S),)
     assert found.saved == pytest.approx(1 - 2 / 18)
-    assert "better hours begin in 2.0 h" in found.reason
+    assert "better hours begin at 02:00 UTC (1 Jan)" in found.reason
 
 
 def test_it_runs_when_now_is_best() -> None:
@@ -141,3 +141,20 @@ def test_the_current_hour_is_as_it_is_and_short_pasts_repeat_yesterday() -> None
     short = list(range(48))
     assert forecast(short, 3) == [47.0, 24.0, 25.0]
     assert forecast([5.0], 3) == [5.0, 5.0, 5.0]
+
+
+def test_nobody_waits_for_nothing() -> None:
+    for running in (False, True):
+        flat = carbon_window(0.0, Work(HOUR_S, 9 * HOUR_S, 300.0, running), [5] * 9)
+        assert flat.run
+        assert flat.planned[0][0] == 0.0
+    hardly = carbon_window(0.0, Work(HOUR_S, 9 * HOUR_S, 0.0), [100, 99, 99, 99, 99, 99, 99, 99, 99])
+    assert hardly.run
+    assert "worth a rest" in hardly.reason
+
+
+def test_the_last_minutes_of_an_hour_are_run_through() -> None:
+    now_s = HOUR_S - 120.0  # less than a unit is left of it
+    found = carbon_window(now_s, Work(HOUR_S, now_s + 9 * HOUR_S, 300.0, running=True), [5] * 9)
+    assert found.run
+    assert found.saved == 0.0

@@ -117,6 +117,11 @@ def test_a_file_is_read_by_its_hours_and_gaps_repeat_what_was_known() -> None:
     assert (grid.newest_hour("X"), grid.past("X", 0), grid.past("Y", 5)) == (3, [], [])
 
 
+def test_several_figures_of_an_hour_count_as_their_mean() -> None:
+    lines = ["zone,ts,g\n", *(f"X,1970-01-01 01:{minute:02}:00+00:00,{minute}\n" for minute in (0, 15, 30, 45))]
+    assert parse_grid(lines, "g").past("X", 1) == [22.5]
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [

@@ -183,7 +183,16 @@ def test_rank_0_is_woken_by_a_handover_of_its_attempt_only() -> None:
         again = await coordinator.watch(5, number, 0.01)
         return number, await waiting, old, again
 
-    assert run(body) == (1, (1, "a node leaves"), None, None)
+    assert run(body) == (1, (1, "a node leaves", False), None, None)
+
+
+def test_a_request_to_rest_is_told_as_such() -> None:
+    async def body(coordinator: Coordinator) -> Any:
+        await coordinator.begin_attempt(5, 2)
+        await coordinator.ask(5, "nothing is granted", rest=True)
+        return await coordinator.watch(5, 0, 0.01)
+
+    assert run(body) == (1, "nothing is granted", True)
 
 
 def test_the_end_waits_only_for_an_agent_that_was_there() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tradewind.jobs import sizing
-from tradewind.jobs.sizing import Group, Keep, Limits, Lost, NodeView, Resize, SaveOnly, decide
+from tradewind.jobs.sizing import Group, Keep, Limits, Lost, NodeView, Resize, Rest, SaveOnly, decide
 from tradewind.model import Target
 
 LIMITS = Limits(2, 4)
@@ -62,8 +62,16 @@ def test_room_of_others_is_not_ours() -> None:
 def test_the_platform_can_shrink_it_but_not_below_its_minimum() -> None:
     group, nodes = Group(1, ("a", "b", "c")), [node(name, {}) for name in "abc"]
     assert decision(group, nodes, Target(1, 2)) == Resize(2, "2 workers granted")
-    assert decision(group, nodes, Target(2, 0)) == Resize(2, "2 workers granted")
+    assert decision(group, nodes, Target(2, 1)) == Resize(2, "2 workers granted")
     assert decision(group, nodes, Target(3, 9)) == Keep()
+
+
+def test_granted_nothing_it_rests_whatever_else_happens_but_a_loss() -> None:
+    group, nodes = Group(1, ("a", "b")), [node("a", {}), node("b", {}, 9.0)]
+    assert isinstance(decision(group, nodes, Target(2, 0)), Rest)
+    assert isinstance(decision(group, nodes[:1], Target(2, 0)), Lost)
+    assert not sizing.rests(None)
+    assert not sizing.rests(Target(3, 1))
 
 
 def test_who_cannot_move_saves_at_the_notice_and_again_and_again_before_the_end() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +91,19 @@ def test_it_is_looked_at_once_a_minute_and_a_job_that_is_over_is_forgotten(journ
     journal.record(JobStateChanged(at_s=clock.now_s(), job_id="j", state=JobState.STOPPING))
     assert list(rests.resting()) == ["j"]
     clock.sleep(61)
+    assert rests.resting() == {}
+
+
+def test_new_figures_are_looked_at_at_once(journal: Journal, tmp_path: Path) -> None:
+    begin(journal, (BEGIN_H + 24) * HOUR_S)
+    clock = FakeClock(BEGIN_H * HOUR_S)
+    grid = write_grid(tmp_path / "grid.csv", BEGIN_H)
+    rests = Rests(journal, CleanHours(zone="X"), grid, "g_per_kwh", clock.now_s)
+    assert list(rests.resting()) == ["j"]
+    lines = grid.read_text().splitlines()
+    grid.write_text("\n".join([*lines[:-1], lines[-1].replace(",400", ",10")]))
+    os.utime(grid, ns=(0, 1))  # another time, however coarse the disk's clock is
+    clock.sleep(1)
     assert rests.resting() == {}
 
 

@@ -63,9 +63,9 @@ class Cell:
                     self._measure()
             with survived():
                 self.plan = self.loop.tick()
-            if self.head.alive:
+            if self.head.alive and self.plan is not None:
                 with survived():
-                    self.agent.grant(self.loop.targets)
+                    self.agent.grant(self.plan.targets)
 
     def _measure(self) -> None:
         """What nodes have measured goes on record. The local cloud's share this machine, and measure nothing."""
