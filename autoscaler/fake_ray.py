@@ -64,6 +64,7 @@ class FakeRay:
         self.host_gap_s = 0.0  # between two hosts of a slice that join
         self.jobs: list[RayJob] = []
         self.constraints: tuple[tuple[Shape, int], ...] = ()
+        self.guests: dict[str, frozenset[str]] = {}  # by ray node id: see RaySnapshot
         self.reports: list[RayReport] = []
         self.drains: list[tuple[str, DrainReason]] = []
         self._work: list[_Work] = []
@@ -86,6 +87,7 @@ class FakeRay:
             constraints=self.constraints,
             jobs=tuple(self.jobs),
             holdings=self._holdings(),
+            guests=dict(self.guests),
         )
 
     def drain(

@@ -9,6 +9,7 @@ from tradewind.autoscaler.census import Census, Group
 from tradewind.autoscaler.copier import Copier
 from tradewind.autoscaler.knowledge import Experience
 from tradewind.autoscaler.pace import Pace
+from tradewind.autoscaler.quotes import QUOTES_KEPT_S, Quote, with_quote
 from tradewind.autoscaler.sightings import Spells
 from tradewind.errors import PriceTooHigh, Scope, Stockout
 from tradewind.events import (
@@ -32,6 +33,7 @@ from tradewind.events import (
     NodeLaunched,
     NoticeReceived,
     PhaseChanged,
+    PriceChanged,
     StepCommitted,
     TerminateRequested,
 )
@@ -119,6 +121,7 @@ class FleetState:
     spells: dict[str, Spells] = field(default_factory=dict)  # of spot markets, by key
     courses: dict[str, str] = field(default_factory=dict)  # by job: what was last decided for its contract
     asked: dict[str, DemandChanged] = field(default_factory=dict)  # by cell: the newest
+    prices: dict[str, tuple[Quote, ...]] = field(default_factory=dict)  # by market: those of the last hour
     simulated: bool = False
     config: str = ""  # a digest of the fleet file, and since when it is this one
     config_since_s: float = float("-inf")
@@ -182,6 +185,7 @@ class FleetState:
         if name not in self._parts:
             part = FleetState(experience=self.experience, census=self.census, name=name, _whole=self)
             part.paces, part.spells, part.courses, part.asked = self.paces, self.spells, self.courses, self.asked
+            part.prices = self.prices
             self._parts[name] = part
             self._fill(name, part)
         return self._parts[name]
@@ -309,6 +313,9 @@ class FleetState:
                     detail=event.detail,
                 )
                 self._note_end(self.nodes[event.launch_id], event)
+            case PriceChanged():
+                known = self.prices.get(event.market, ())
+                self.prices[event.market] = with_quote(known, event.at_s, event.price_uusd_per_h, QUOTES_KEPT_S)
             case DemandChanged():
                 self.asked[event.cell] = event
             case ControllerStarted():
@@ -424,6 +431,8 @@ class FleetState:
             )
         self.refusals = [replace(refusal, at_s=refusal.at_s + jump_s) for refusal in self.refusals]
         self.config_since_s += jump_s
+        for market, quotes in self.prices.items():
+            self.prices[market] = tuple((at_s + jump_s, price) for at_s, price in quotes)
         folds: list[Pace | Spells] = [*self.paces.values(), *self.spells.values()]
         for fold in folds:
             fold.shift(jump_s)

@@ -9,7 +9,7 @@ Ray's node state has no use by job, so it is put together from three sources, th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from tradewind.autoscaler.ray_snapshot import RayNode
@@ -41,6 +41,17 @@ def add_claims(claims: Iterable[Claim]) -> Held:
             if is_own_resource(name) and amount > 0:
                 mine[name] = mine.get(name, 0.0) + amount
     return {key: mine for key, mine in held.items() if mine}
+
+
+def guests_of(actors: Iterable[Claim], nobodys: Container[str]) -> dict[str, frozenset[str]]:
+    """By node: whose actors live there and claim nothing. By default an actor in Ray holds nothing once it runs, and
+    yet it ends with its node. Those of `nobodys` jobs (Ray's own, ours) are not counted."""
+    found: dict[str, set[str]] = {}
+    for claim in actors:
+        holds = any(is_own_resource(name) and amount > 0 for name, amount in claim.resources.items())
+        if not holds and claim.job_id not in nobodys:
+            found.setdefault(claim.ray_node_id, set()).add(claim.job_id)
+    return {ray_node_id: frozenset(jobs) for ray_node_id, jobs in found.items()}
 
 
 def unclaimed(nodes: Iterable[RayNode], held: Mapping[tuple[str, str], Resources]) -> dict[str, dict[str, float]]:

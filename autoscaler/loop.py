@@ -87,7 +87,7 @@ class Loop:
         self._missing_since_s: dict[str, float] = {}
         self._seen_resources: SeenResources = {}
         self._known_prices: dict[str, int] = {}
-        self._quotes: Quotes = {}
+        self._quotes: Quotes = dict(fleet.prices)
         self._said: frozenset[tuple[str, str]] = frozenset()
         self._strangers: frozenset[str] = frozenset()
 
@@ -297,8 +297,6 @@ class Loop:
         self.record(*demand_change(asked, self.fleet.asked.get(cell), cell, self.clock.now_s(), quiet_s))
 
     def _note_prices(self, troubles: list[Hold]) -> None:
-        """Record prices of markets where we have nodes. The first price after a start is recorded, too: it may have
-        moved while nobody looked."""
         now_s = self.clock.now_s()
         offers, wrong = self.clouds.offers()
         if wrong:
@@ -306,15 +304,19 @@ class Loop:
         known = {offer: offer for offer in self._offers}  # those that are as before stay the same objects
         self._offers = tuple(known.get(each, each) for each in offers if each.market.cloud in self.clouds.providers)
         self._quotes = note_quotes(self._quotes, self._offers, now_s, self.settings.market.exchange_hysteresis_s)
-        present = {offer.market.key: offer.price_uusd_per_h for offer in self._offers}
+        seen = {offer.market.key: offer.price_uusd_per_h for offer in self._offers}
+        told = self._told_prices()
+        fresh = {key: price for key, price in seen.items() if price is not None and told.get(key) != price}
+        self._known_prices.update({key: price for key, price in seen.items() if price is not None})
+        self.record(*(PriceChanged(at_s=now_s, market=key, price_uusd_per_h=fresh[key]) for key in fresh))
+
+    def _told_prices(self) -> dict[str, int]:
+        """What need not be told again. Where we have nodes, the first price after a start is told in any case: it may
+        have moved while nobody looked, and they are paid by it."""
+        told = {key: quotes[-1][1] for key, quotes in list(self.fleet.prices.items())}  # other cells add to it
         for node in self.fleet.alive_nodes:
-            key = node.offer.market.key
-            price = present.get(key)
-            if node.launch_id in self.reconciler.sent and node.offer.price_uusd_per_h is not None:
-                self._known_prices.setdefault(key, node.offer.price_uusd_per_h)
-            if price is not None and self._known_prices.get(key) != price:
-                self._known_prices[key] = price
-                self.record(PriceChanged(at_s=now_s, market=key, price_uusd_per_h=price))
+            told.pop(node.offer.market.key, None)
+        return told | self._known_prices
 
     def _note_strangers(self, strangers: Sequence[tuple[str, str]]) -> None:
         for launch_id, reason in strangers:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from tradewind.autoscaler.holdings import is_own_resource
 from tradewind.autoscaler.packing_rules import together
-from tradewind.autoscaler.ray_snapshot import RayStatus
+from tradewind.autoscaler.ray_snapshot import Guests, RayStatus
 from tradewind.autoscaler.shape import EPSILON, LabelRule, Shape, add_up
 from tradewind.autoscaler.view import NodeView, View
 from tradewind.model import LABEL_REGION, Resources, Wish
@@ -76,6 +76,7 @@ class Holders:
     on_node: dict[str, list[tuple[str, Resources]]] = field(default_factory=dict)  # by ray node id
     nodes_of: dict[str, list[str]] = field(default_factory=dict)  # by job that can move: ray node ids
     regions: dict[str, str] = field(default_factory=dict)  # by ray node id; empty: there is but one
+    guests: Guests = field(default_factory=dict)
 
     @classmethod
     def of(cls, view: View, nodes: Iterable[NodeView]) -> Holders:
@@ -85,7 +86,7 @@ class Holders:
         looked_at = {node.ray.ray_node_id for node in nodes if node.ray is not None}
         if view.snapshot is None:
             return found
-        held = view.snapshot.holdings
+        held, found.guests = view.snapshot.holdings, view.snapshot.guests
         for job_id, name in [key for key in held if key[1] in looked_at]:
             found.on_node.setdefault(name, []).append((job_id, held[job_id, name]))
         jobs = {job_id for here in found.on_node.values() for job_id, _ in here if job_id in found.wishes}
@@ -105,6 +106,8 @@ class Holders:
         workers = {job_id: self._workers(job_id, amounts) for job_id, amounts in held}
         if not workers or not all(workers.values()) or _has_more(node, [amounts for _, amounts in held]):
             return None
+        if self.guests.get(node.ray.ray_node_id, frozenset()) - workers.keys():
+            return None  # an actor of somebody else, which would end with the node
         shapes = [Shape.of(amounts, self.wishes[job_id].labels) for job_id, amounts in held]
         piece = self._near(shapes[0] if len(shapes) == 1 else together(shapes), tuple(workers))
         return Load(node, piece, workers, len({name for job_id in workers for name in self.nodes_of[job_id]}))

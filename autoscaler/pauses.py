@@ -23,10 +23,7 @@ def with_pauses(plan: Plan, view: View, jobs: Iterable[JobRecord], resting: Mapp
         return plan
     kept = tuple(action for action in plan.actions if not _is_for(action, resting))
     gone = {action.launch_id for action in kept if isinstance(action, Drain | Terminate)}
-    holders: dict[str, list[str]] = {}
-    for job in jobs:
-        for launch_id in job.holdings:
-            holders.setdefault(launch_id, []).append(job.job_id)
+    holders = _holders(view, jobs)
     drains = [
         _drain(node, holders[node.launch_id], view, resting)
         for node in view.nodes
@@ -34,6 +31,20 @@ def with_pauses(plan: Plan, view: View, jobs: Iterable[JobRecord], resting: Mapp
     ]
     nothing = {job_id: replace(each, replicas=0) for job_id, each in plan.targets.items() if job_id in resting}
     return Plan(plan.at_s, (*kept, *drains), {**plan.targets, **nothing})
+
+
+def _holders(view: View, jobs: Iterable[JobRecord]) -> dict[str, list[str]]:
+    """By node: who holds something there, and who else has an actor there."""
+    found: dict[str, list[str]] = {}
+    for job in jobs:
+        for launch_id in job.holdings:
+            found.setdefault(launch_id, []).append(job.job_id)
+    guests = view.snapshot.guests if view.snapshot is not None else {}
+    for node in view.nodes if guests else ():
+        theirs = {job_id for name in node.ray_node_ids for job_id in guests.get(name, ())}
+        mine = found.get(node.launch_id, [])
+        mine.extend(sorted(theirs - set(mine)))
+    return found
 
 
 def _is_for(action: Action, resting: Mapping[str, str]) -> bool:

@@ -1,7 +1,8 @@
 """Which prices were seen in the last minutes, by market: a price that has just moved is not yet believed. Pure.
 
-Kept by the loop and handed to the view. A new start begins with nothing, and so waits once more before it trusts a
-price: the safe side.
+Kept by the loop and handed to the view. Every price that is new is on record, so a new start knows since when a market
+has had the price that it has now. Whether it had another one while nobody looked is not known: it is taken for steady,
+since spot prices change a few times a day.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from tradewind.model import Offer
 Quote = tuple[float, int]  # (seen from then on, micro-dollars per hour)
 Quotes = Mapping[str, tuple[Quote, ...]]  # by market key, oldest first
 
+QUOTES_KEPT_S = 3600.0  # on record: no move asks for a longer time (market.py)
+
 
 def note_quotes(known: Quotes, offers: Iterable[Offer], now_s: float, keep_s: float) -> dict[str, tuple[Quote, ...]]:
     """What was seen, with what is seen now. An offer that is missing or has no price begins anew when it is back."""
@@ -21,11 +24,15 @@ def note_quotes(known: Quotes, offers: Iterable[Offer], now_s: float, keep_s: fl
         price = offer.price_uusd_per_h
         if price is not None:
             key = offer.market.key
-            mine = known.get(key, ())
-            if not mine or mine[-1][1] != price:
-                mine = (*_recent(mine, now_s - keep_s), (now_s, price))
-            found[key] = mine
+            found[key] = with_quote(known.get(key, ()), now_s, price, keep_s)
     return found
+
+
+def with_quote(quotes: tuple[Quote, ...], at_s: float, price_uusd_per_h: int, keep_s: float) -> tuple[Quote, ...]:
+    """With the price that holds from `at_s` on, and those before it that are younger than `keep_s`."""
+    if quotes and quotes[-1][1] == price_uusd_per_h:
+        return quotes
+    return (*_recent(quotes, at_s - keep_s), (at_s, price_uusd_per_h))
 
 
 def _recent(quotes: tuple[Quote, ...], since_s: float) -> tuple[Quote, ...]:

@@ -90,6 +90,7 @@ class RayJob:
 
 Counted = tuple[tuple[Shape, int], ...]
 Holdings = Mapping[tuple[str, str], Resources]  # (job id, ray node id) -> what the job holds there
+Guests = Mapping[str, frozenset[str]]  # ray node id -> jobs with actors there that hold nothing, as Ray's actors do
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,7 @@ class RaySnapshot:
     constraints: Counted = ()  # request_resources: compared with totals, not with what is free
     jobs: tuple[RayJob, ...] = ()
     holdings: Holdings = field(default_factory=dict)
+    guests: Guests = field(default_factory=dict)
     version: int = 0
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tradewind.autoscaler.holdings import Claim, add_claims, claim_rest, is_own_resource, unclaimed
+from tradewind.autoscaler.holdings import Claim, add_claims, claim_rest, guests_of, is_own_resource, unclaimed
 from tradewind.autoscaler.ray_snapshot import (
     Counted,
     DrainReason,
@@ -81,7 +81,8 @@ class RayState:
         by_ray_job = {job.ray_job_id: job.job_id for job in jobs if job.ray_job_id}
         actors, groups = self._read_actors(), self._read_groups()
         nodes = tuple(_node(row) for row in state.node_states)
-        held = add_claims([*_actor_claims(actors, by_ray_job), *_group_claims(groups, by_ray_job)])
+        claims = _actor_claims(actors, by_ray_job)
+        held = add_claims([*claims, *_group_claims(groups, by_ray_job)])
         rest = unclaimed(nodes, held)
         if rest:
             running = [job.job_id for job in jobs if not job.is_dead and not job.is_internal and job.ray_job_id]
@@ -95,6 +96,7 @@ class RayState:
             constraints=_counted(row for c in state.cluster_resource_constraints for row in c.resource_requests),
             jobs=jobs,
             holdings=held,
+            guests=guests_of(claims, {job.job_id for job in jobs if job.is_internal}),
             version=state.cluster_resource_state_version,
         )
 

@@ -93,6 +93,15 @@ def test_moves_that_are_under_way_count() -> None:
     assert not {"n0", "n1"} & {name for launch in found for name in launch.replaces}
 
 
+def test_a_node_where_somebody_else_has_an_actor_stays() -> None:
+    """By default actors hold nothing in Ray; they end with their node all the same."""
+    view = view_of([node(1), node(2)])
+    assert view.snapshot is not None
+    for guests, moved in (({"j", "other"}, [("n2",)]), ({"j"}, [("n1",), ("n2",)])):
+        snapshot = replace(view.snapshot, guests={"ray-n1": frozenset(guests)})
+        assert [launch.replaces for launch in launches(replace(view, snapshot=snapshot))] == moved
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -15,7 +15,9 @@ from loop_world import (
 )
 
 from tradewind.autoscaler.actions import Drain, Launch, Terminate
+from tradewind.autoscaler.quotes import price_range
 from tradewind.autoscaler.ray_snapshot import RayJob, Strategy
+from tradewind.autoscaler.testing import World
 from tradewind.autoscaler.view import Limits
 from tradewind.errors import Transient
 from tradewind.events import (
@@ -141,17 +143,47 @@ def test_internal_drivers_are_nobodys_job() -> None:
     assert list(w.fleet.jobs) == ["ray-03000000"]
 
 
-def test_a_price_that_moves_is_recorded_while_we_have_a_node_there() -> None:
+def prices(w: World) -> list[tuple[str, int]]:
+    found = [event for event in of_kind(w, PriceChanged) if isinstance(event, PriceChanged)]
+    return [(event.market, event.price_uusd_per_h) for event in found]
+
+
+def test_each_price_is_recorded_when_it_is_new() -> None:
     w = world()
     w.ray.submit(GPU)
     w.run(5)
-    assert of_kind(w, PriceChanged) == []
+    first = [(offer.market.key, offer.price_uusd_per_h) for offer in (CHEAP, MIDDLE, DEAR)]
+    assert sorted(prices(w)) == sorted(first)
     w.cloud.set_price(CHEAP.market.key, 0.31)
     w.cloud.set_price(DEAR.market.key, 0.90)
     w.run(5)
-    [moved] = of_kind(w, PriceChanged)
-    assert isinstance(moved, PriceChanged)
-    assert (moved.market, moved.price_uusd_per_h) == (CHEAP.market.key, 310_000)
+    assert sorted(prices(w)[3:]) == sorted([(CHEAP.market.key, 310_000), (DEAR.market.key, 900_000)])
+
+
+def test_a_new_controller_tells_what_has_moved_and_what_it_pays() -> None:
+    w = world()
+    w.ray.submit(GPU)
+    w.run(5)
+    w.cloud.set_price(DEAR.market.key, 0.90)
+    w.start()
+    w.run(5)
+    assert sorted(prices(w)[3:]) == sorted([(CHEAP.market.key, 280_000), (DEAR.market.key, 900_000)])
+
+
+def test_a_new_controller_knows_since_when_prices_are_what_they_are() -> None:
+    w = world()
+    w.run(30)
+    w.cloud.set_price(DEAR.market.key, 0.90)
+    w.run(1)
+    since_s = w.clock.now_s() - 1
+    before = w.loop.view.quotes if w.loop.view else {}
+    w.run(600, interval_s=60)
+    w.start()
+    w.loop.tick()
+    assert w.loop.view is not None
+    assert w.loop.view.quotes == before
+    assert price_range(w.loop.view.quotes[DEAR.market.key], since_s) == (900_000, 900_000)
+    assert price_range(w.loop.view.quotes[DEAR.market.key], since_s - 10) == (800_000, 900_000)
 
 
 # --- reasons --------------------------------------------------------------------------------------------------------

@@ -54,3 +54,16 @@ def test_the_nodes_of_others_stay() -> None:
     w.run(400)
     assert set(w.ray.nodes_of("other")) == before
     assert len(alive(w)) == 1
+
+
+def test_a_node_where_somebody_else_has_an_actor_stays() -> None:
+    w = with_jobs("train")
+    w.run(60)
+    (ray_node_id,) = w.ray.nodes_of("train")
+    w.ray.guests[ray_node_id] = frozenset({"train", "other"})
+    w.loop.resting = lambda: {"train": WHY}
+    w.run(400)
+    assert alive(w) == ["n1"]
+    w.ray.guests[ray_node_id] = frozenset({"train"})
+    w.run(400)
+    assert alive(w) == []

@@ -15,7 +15,7 @@ from tradewind.autoscaler.ray_snapshot import DrainReason, RayReport, RaySnapsho
 from tradewind.autoscaler.ray_state import RayState
 from tradewind.autoscaler.shape import LabelRule, Shape
 from tradewind.errors import RayError
-from tradewind.model import LABEL_MARKET_TYPE, driver_job_id
+from tradewind.model import LABEL_MARKET_TYPE, RAY_NAMESPACE, driver_job_id
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,6 +147,26 @@ actor = Actor.options(num_cpus=1, num_gpus=0.5).remote(); ray.get(actor.ready.re
             (names["second"], mine.ray_node_id): {"CPU": 2.0},
         }
     await_snapshot(ray_state, lambda s: not s.holdings, "nothing is held after the drivers ended")
+
+
+def test_actors_that_hold_nothing_are_seen_where_they_live(cell: Any, node: Any, ray_state: RayState) -> None:
+    """Ray's default for actors: a CPU to be placed, nothing once they run."""
+    plain = (
+        'there = Actor.options(label_selector={"ray.io/market-type": "spot"}).remote(); ray.get(there.ready.remote())'
+    )
+    holding = """
+here = Actor.options(num_gpus=1).remote(); ray.get(here.ready.remote())
+"""
+    with driver(cell, plain, "plain"), driver(cell, holding, "holding"), driver(cell, plain, RAY_NAMESPACE):
+        snapshot = await_snapshot(
+            ray_state, lambda s: bool(s.guests) and bool(s.holdings), "an actor without resources"
+        )
+        names = {job.namespace: job.job_id for job in snapshot.jobs if not job.is_dead}
+        [mine] = [n for n in snapshot.nodes if n.launch_id == node.launch_id]
+        assert mine.status is RayStatus.RUNNING
+        assert snapshot.guests == {mine.ray_node_id: frozenset({names["plain"]})}
+        assert set(snapshot.holdings) == {(names["holding"], mine.ray_node_id)}
+    await_snapshot(ray_state, lambda s: not s.guests, "nobody is left after the drivers ended")
 
 
 def test_tasks_of_the_only_job_are_held_by_it(cell: Any, node: Any, ray_state: RayState) -> None:
