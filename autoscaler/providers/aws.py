@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from tradewind.autoscaler.providers.aws_clients import Clients, SdkClients, in_each
-from tradewind.autoscaler.providers.aws_debris import delete_debris_in, list_debris_in
+from tradewind.autoscaler.providers.aws_debris import GROUP, delete_debris_in, list_debris_in
 from tradewind.autoscaler.providers.aws_errors import translated
 from tradewind.autoscaler.providers.aws_groups import Groups
 from tradewind.autoscaler.providers.aws_listing import SpotStatus, node_of
@@ -249,7 +249,10 @@ class AwsProvider:
         """Only what is debris of this fleet at this moment."""
         for name in sorted(set(names) & set(self.list_debris())):
             region, _, resource = name.partition("/")
-            delete_debris_in(self._ec2(region), region, resource)
+            if resource.startswith(GROUP):
+                self._groups.delete(region, resource.removeprefix(GROUP))
+            else:
+                delete_debris_in(self._ec2(region), region, resource)
 
     def _ec2(self, region: str) -> Any:
         return self._clients.get("ec2", region)

@@ -6,12 +6,13 @@ from collections.abc import Collection
 from typing import Any
 
 from tradewind.autoscaler.providers.aws_errors import translated
-from tradewind.autoscaler.providers.aws_groups import delete_group_in, empty_groups_in
+from tradewind.autoscaler.providers.aws_groups import empty_groups_in
 from tradewind.autoscaler.providers.aws_requests import TAG_FLEET, TAG_LAUNCH_ID, from_tag_list
 from tradewind.autoscaler.providers.base import CloudNode
+from tradewind.autoscaler.providers.groups import if_allowed
 from tradewind.errors import NotFound
 
-_GROUP = "group/"
+GROUP = "group/"
 
 
 def list_debris_in(ec2: Any, region: str, fleet: str, nodes: Collection[CloudNode]) -> list[str]:
@@ -29,15 +30,13 @@ def list_debris_in(ec2: Any, region: str, fleet: str, nodes: Collection[CloudNod
     found = [(item["VolumeId"], item.get("Tags", [])) for item in volumes]
     found += [(item["NetworkInterfaceId"], item.get("TagSet", [])) for item in interfaces]
     loose = [name for name, tags in found if from_tag_list(tags).get(TAG_LAUNCH_ID) not in living]
-    groups = empty_groups_in(ec2, region, fleet, {node.placement_group for node in nodes})
-    return [f"{region}/{name}" for name in (*loose, *(f"{_GROUP}{name}" for name in groups))]
+    used = {node.placement_group for node in nodes}
+    groups = if_allowed(lambda: empty_groups_in(ec2, region, fleet, used))
+    return [f"{region}/{name}" for name in (*loose, *(f"{GROUP}{name}" for name in groups))]
 
 
 def delete_debris_in(ec2: Any, region: str, resource: str) -> None:
     """Gone already is fine."""
-    if resource.startswith(_GROUP):
-        delete_group_in(ec2, region, resource.removeprefix(_GROUP))
-        return
     try:
         if resource.startswith("vol-"):
             with translated("DeleteVolume", region):

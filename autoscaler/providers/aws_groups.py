@@ -41,6 +41,18 @@ class Groups:
             self._made.discard((spec.offer.market.region, spec.placement_group))
             raise Transient(error.message, cloud=CLOUD, code=error.code) from error
 
+    def delete(self, region: str, name: str) -> None:
+        """One that is gone, or has got an instance meanwhile, is no debris any more."""
+        self._made.discard((region, name))
+        try:
+            with translated("DeletePlacementGroup", region):
+                self._ec2(region).delete_placement_group(GroupName=name)
+        except NotFound:
+            return
+        except Conflict as error:
+            if error.code != IN_USE:
+                raise
+
 
 def empty_groups_in(ec2: Any, region: str, fleet: str, used: Collection[str]) -> list[str]:
     """Of this fleet, and no living node is in them. EC2 does not page these."""
@@ -49,15 +61,3 @@ def empty_groups_in(ec2: Any, region: str, fleet: str, used: Collection[str]) ->
         groups = ec2.describe_placement_groups(Filters=filters)["PlacementGroups"]
     gone = ("deleting", "deleted")
     return [each["GroupName"] for each in groups if each["State"] not in gone and each["GroupName"] not in used]
-
-
-def delete_group_in(ec2: Any, region: str, name: str) -> None:
-    """One that is gone, or has got an instance meanwhile, is no debris any more."""
-    try:
-        with translated("DeletePlacementGroup", region):
-            ec2.delete_placement_group(GroupName=name)
-    except NotFound:
-        return
-    except Conflict as error:
-        if error.code != IN_USE:
-            raise

@@ -9,7 +9,7 @@ from typing import Any
 from tradewind.autoscaler.providers.azure_api import JSON, AzureApi
 from tradewind.autoscaler.providers.azure_settings import CLOUD, TAG_CELL, TAG_FLEET, AzureSettings
 from tradewind.autoscaler.providers.base import LaunchSpec
-from tradewind.autoscaler.providers.groups import about_the_group
+from tradewind.autoscaler.providers.groups import about_the_group, if_allowed
 from tradewind.errors import NotFound, ProviderError, Transient
 
 KIND = "proximityPlacementGroups"
@@ -48,7 +48,7 @@ class Groups:
             raise Transient(error.message, cloud=CLOUD, code=error.code) from error
 
     def empty(self) -> list[str]:
-        return [group["name"] for group in self._ours() if not _members(group)]
+        return [group["name"] for group in if_allowed(lambda: list(self._ours())) if not _members(group)]
 
     def _ours(self) -> Iterator[JSON]:
         """Other cells of the fleet have groups in the same resource group, in other regions."""

@@ -11,7 +11,7 @@ from tradewind.autoscaler.providers import gcp_errors
 from tradewind.autoscaler.providers.base import LaunchSpec
 from tradewind.autoscaler.providers.gcp_api import GcpApi
 from tradewind.autoscaler.providers.gcp_settings import poll_times_s
-from tradewind.autoscaler.providers.groups import about_the_group
+from tradewind.autoscaler.providers.groups import about_the_group, if_allowed
 from tradewind.errors import Conflict, NotFound, ProviderError, Transient
 
 _CLIENT = "ResourcePoliciesClient"
@@ -70,7 +70,8 @@ class Groups:
     def empty(self, fleet: str, used: Iterable[str]) -> list[Policy]:
         """Of this fleet in its regions, and no machine has them. `used` are links, as machines tell them."""
         taken = {tuple(link.rsplit("/", 3)[i] for i in (1, 3)) for link in used}
-        return [policy for policy in self._listed() if is_group_of(fleet, policy[1]) and policy not in taken]
+        listed = if_allowed(self._listed)
+        return [policy for policy in listed if is_group_of(fleet, policy[1]) and policy not in taken]
 
     def _listed(self) -> list[Policy]:
         """A region that does not answer is an error: what is there is not known."""

@@ -8,16 +8,18 @@ import pytest
 from loop_world import assert_log_folds, of_kind, world
 
 from tradewind.autoscaler.demand import Demand
+from tradewind.autoscaler.fleet import NodeRecord
 from tradewind.autoscaler.market import MarketMemory
 from tradewind.autoscaler.placement import group_name, has_groups, is_group_of
 from tradewind.autoscaler.plan import make_plan
-from tradewind.autoscaler.ray_snapshot import Gang, RaySnapshot, Strategy
+from tradewind.autoscaler.ray_snapshot import Gang, RayNode, RaySnapshot, RayStatus, Strategy
 from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.testing import World, make_offer
-from tradewind.autoscaler.view import LoopSettings, View
+from tradewind.autoscaler.view import LoopSettings, NodeView, View
 from tradewind.errors import AuthError, InvalidRequest, QuotaExceeded, Scope, Stockout, Throttled
 from tradewind.events import DecisionRecorded, LaunchRefused, LaunchRequested
 from tradewind.model import LABEL_PLACEMENT_GROUP, Market, Offer
+from tradewind.states import NodeState
 
 GPU, CPU = Shape.of({"CPU": 1, "GPU": 1}), Shape.of({"CPU": 4})
 HERE = make_offer("aws/us-east-1a/g6", usd_per_h=0.35, cpus=4, gpus=1)
@@ -111,6 +113,21 @@ def test_a_name_is_the_same_again_and_tells_fleets_and_zones_apart() -> None:
     assert not is_group_of("a", group_name("a-b", "cell", "gang", HERE.market))
     assert not is_group_of("a-b", name)
     assert len(group_name("x" * 32, "cell", "gang", HERE.market)) <= 63  # Ray's labels, Google's names
+
+
+def running(name: str, offer: Offer) -> NodeView:
+    """A node with nothing free."""
+    record = NodeRecord(name, offer, "local", "r", NodeState.READY, 0.0, 0.0)
+    return NodeView(record, ray=RayNode(f"ray-{name}", name, RayStatus.RUNNING, offer.resources, {}, offer.labels))
+
+
+@pytest.mark.parametrize(("where", "expected"), [(HERE, ["aa"]), (NEXT, [""])])
+def test_a_gang_that_lost_a_node_comes_back_to_its_group(where: Offer, expected: list[str]) -> None:
+    gang = Gang("aa", Strategy.STRICT_SPREAD, (GPU,), placed_on=frozenset({"ray-n1"}))
+    there = running("n1", where)
+    snapshot = RaySnapshot(nodes=(there.ray,) if there.ray else ())
+    view = View(1000.0, LoopSettings(fleet="test"), (there,), snapshot, Demand(gangs=(gang,)), (HERE, NEXT))
+    assert [launch.gang for launch in make_plan(view).launches] == expected
 
 
 # --- in the loop -------------------------------------------------------------------------------------------------

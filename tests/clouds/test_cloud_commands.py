@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,10 +63,11 @@ def run(tmp_path: Path) -> Run:
     return invoke
 
 
-def launch(cell: CellCloud, launch_id: str) -> None:
+def launch(cell: CellCloud, launch_id: str, group: str = "") -> None:
     offer = cell.plan.offers[0]
     labels = {**offer.labels, LABEL_LAUNCH_ID: launch_id}
-    cell.provider.launch(LaunchSpec(launch_id, "research", cell.plan.name, offer, "", labels))
+    spec = LaunchSpec(launch_id, "research", cell.plan.name, offer, "", labels)
+    cell.provider.launch(replace(spec, placement_group=group))
 
 
 def cells(config: FleetConfig) -> dict[str, CellCloud]:
@@ -239,6 +241,42 @@ def test_down_tells_what_is_still_there(run: Run, file: Path, aws: AwsEmulator, 
         done = run("down", "--yes")
     assert done.exit_code == 1
     assert "STILL THERE:\n  aws-us-west-2: nodes could not be listed" in done.stdout
+
+
+GANG = "tw-research-0123456789ab"
+
+
+def test_down_and_reap_remove_groups_that_their_nodes_leave_empty(
+    run: Run, file: Path, aws: AwsEmulator, tmp_path: Path
+) -> None:
+    aws.books.ends_in_s = 1.0
+    east, west = cells(load_fleet(file)).values()
+    launch(east, "tw-1", GANG)
+    launch(west, "tw-2", GANG.replace("0", "f"))
+    done = run("reap", str(file), "--yes", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (found["left"], found["blind"], found["failed"]) == ([], [], [])
+    assert [region.placement_groups for region in aws.books.regions.values()] == [{}, {}, {}]
+    launch(cells(load_fleet(file))["aws-us-east-1"], "tw-3", GANG)
+    place = FleetHome(tmp_path / "home", "research")
+    with served(place):
+        (place.folder / "fleet.yaml").write_text(file.read_text())
+        done = run("down", "--yes")
+    assert done.exit_code == 0, done.output
+    assert "Nothing is left." in done.stdout
+    assert aws.books.regions["us-east-1"].placement_groups == {}
+
+
+def test_a_missing_right_to_make_groups_is_told_and_stops_nothing(run: Run, file: Path, aws: AwsEmulator) -> None:
+    assert "ok    aws us-east-1 placement groups" in run("doctor", str(file), "--cloud", "aws").stdout
+    aws.faults.denied.add("CreatePlacementGroup")
+    done = run("up", str(file), "--dry-run")
+    assert done.exit_code == 0, done.output
+    assert "FAIL  aws us-east-1 placement groups" in done.stderr
+    assert "ec2:CreatePlacementGroup" in done.stderr
+    file.write_text(f"{file.read_text()}placement: {{groups: off}}\n")
+    assert "placement groups" not in run("doctor", str(file), "--cloud", "aws").stdout
 
 
 # --- the table ---------------------------------------------------------------------------------------------------

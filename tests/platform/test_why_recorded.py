@@ -12,6 +12,7 @@ from tradewind.agent import Agent
 from tradewind.api import Story
 from tradewind.autoscaler.clock import FakeClock
 from tradewind.autoscaler.loop import Loop
+from tradewind.autoscaler.ray_snapshot import Strategy
 from tradewind.autoscaler.testing import FakeCloud, FakeRay, make_offer
 from tradewind.autoscaler.view import Limits, LoopSettings
 from tradewind.cells.cell import Cell
@@ -215,3 +216,15 @@ def test_a_decision_of_an_older_log_is_read_and_its_launch_told(world: Scenery) 
     world.journal.record(asked, decode(old))
     [line] = world.controller.why("node", "tw-1").lines
     assert (line.reason, line.refused, line.ruled_out) == ("cheapest", (), ())
+
+
+def test_a_node_in_a_placement_group_says_so_and_one_outside_says_why(world: Scenery) -> None:
+    world.wishes, world.cloud.sold_out, world.cloud.group_room = [], set(), 1
+    world.ray.submit_gang([{"CPU": 1.0, "GPU": 2.0}] * 2, Strategy.STRICT_SPREAD)
+    world.tick()
+    inside, outside = world.cloud.alive()
+    assert inside.placement_group
+    assert f"in placement group {inside.placement_group}" in told(world.controller.why("node", inside.launch_id))
+    story = world.controller.why("node", outside.launch_id)
+    assert f"outside of placement group {inside.placement_group} (Stockout, tried again in 10m" in told(story)
+    assert [text.split(" ")[0] for text in story.lines[0].refused] == [CHEAP.market.key]

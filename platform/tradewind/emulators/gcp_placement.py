@@ -71,6 +71,9 @@ class Policies:
         return self.operations[region, name]
 
     def aggregated(self) -> JSON:
+        if "compute.resourcePolicies.list" in self.faults.denied:
+            message = f"Required 'compute.resourcePolicies.list' permission for 'projects/{self.project}'"
+            raise Refused(403, "forbidden", message, "PERMISSION_DENIED")
         scopes: JSON = {}
         for region in REGIONS:
             here = [policy for (place, _), policy in self.policies.items() if place == region]

@@ -937,7 +937,7 @@ def groups_of_others_are_left_alone(world: World) -> None:
     assert world.groups() == {group: []}
 
 
-@case("groups", "deny_groups")
+@case("groups", "deny_groups", "litter")
 def a_missing_right_to_make_groups_blocks_no_offer(world: World) -> None:
     permission, provider = world.deny_groups(), world.provider()
     error = error_of(lambda: launch_in(world, provider, "tw-1"))
@@ -946,6 +946,8 @@ def a_missing_right_to_make_groups_blocks_no_offer(world: World) -> None:
     assert permission in str(error)
     launch(world, "tw-2", by=provider)
     assert ids(world) == ["tw-2"]
+    world.litter()
+    assert list(provider.list_debris()), "a policy that is older than groups does not hide disks"
     wrong = [check for check in provider.preflight() if not check.ok]
     assert wrong
     assert all(permission in f"{check.found} {check.fix}" for check in wrong), wrong

@@ -126,7 +126,7 @@ class AwsWorld:
         self.emulator.shop.group_room.usual = n
 
     def deny_groups(self) -> str:
-        self.emulator.faults.denied.add("CreatePlacementGroup")
+        self.emulator.faults.denied |= {"CreatePlacementGroup", "DescribePlacementGroups"}
         return "ec2:CreatePlacementGroup"
 
     def stock_out(self, offer: Offer) -> None:

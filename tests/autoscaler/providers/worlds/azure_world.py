@@ -163,7 +163,9 @@ class AzureWorld:
         self.emulator.faults.group_room = n
 
     def deny_groups(self) -> str:
-        self.emulator.faults.denied.add("Microsoft.Compute/proximityPlacementGroups/write")
+        self.emulator.faults.denied |= {
+            f"Microsoft.Compute/proximityPlacementGroups/{what}" for what in ("read", "write")
+        }
         return "Microsoft.Compute/proximityPlacementGroups/write"
 
     def stock_out(self, offer: Offer) -> None:

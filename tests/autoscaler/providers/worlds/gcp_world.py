@@ -155,7 +155,7 @@ class GcpWorld:
         self.emulator.faults.group_room = n
 
     def deny_groups(self) -> str:
-        self.emulator.faults.denied.add("compute.resourcePolicies.create")
+        self.emulator.faults.denied |= {f"compute.resourcePolicies.{what}" for what in ("create", "list")}
         return "compute.resourcePolicies.create"
 
     def stock_out(self, offer: Offer) -> None:
