@@ -38,8 +38,8 @@ _NOTHING, _SPOT, _ON_DEMAND = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Of all plays. Ranges hold four of five: from 10 to 90 %. Where a budget ends some of them, costs are what is
-    spent until then, and the finish is that of those that are done (of the stop, where none is)."""
+    """Of all plays. Ranges hold four of five: from 10 to 90 %. Where a budget keeps some of them from being done, cost
+    and finish are those of the others (of all, where none is)."""
 
     cost_uusd: int  # mean
     cost_range_uusd: tuple[int, int]
@@ -56,13 +56,14 @@ class Outlook:
 def outlook(view: ContractView, plays: int = 400, seed: int = 0) -> Outlook:
     played = _Plays(view, plays, seed)
     played.run()
-    done, goes_on = played.work_h <= 0.0, ~played.is_stopped
+    done = played.work_h <= 0.0
     in_time = done & (played.finish_h * 3600.0 <= _left_s(view) + 1.0)
-    finish_h = played.finish_h[goes_on] if goes_on.any() else played.finish_h
-    low, high = np.quantile(played.cost_uusd, [0.1, 0.9])
+    told = done if done.any() and view.budget_left_uusd is not None else np.full(plays, True)
+    finish_h, cost_uusd = played.finish_h[told], played.cost_uusd[told]
+    low, high = np.quantile(cost_uusd, [0.1, 0.9])
     first, last = np.quantile(finish_h, [0.1, 0.9]) * 3600.0
     return Outlook(
-        round(float(played.cost_uusd.mean())),
+        round(float(cost_uusd.mean())),
         (round(float(low)), round(float(high))),
         float(finish_h.mean() * 3600.0),
         (float(first), float(last)),
