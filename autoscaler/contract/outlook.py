@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tradewind.autoscaler.contract.decide import CHEAP_END, sized
+from tradewind.autoscaler.contract.decide import HOPE, sized
 from tradewind.autoscaler.contract.induction import Table
 from tradewind.autoscaler.contract.odds import PRIOR_ENDS, YOUNG_H, Tally
 from tradewind.autoscaler.contract.view import ContractView
@@ -171,7 +171,7 @@ class _Plays:
         sure_wait = may_wait & (again_h <= left_h)
         patient_h = self.spot_price * (again_h + self.restart_h * self.work_h * self.losses[1])
         has_time = slack_h - lost_h >= 2.0 * self.restart_h + self.step_h
-        is_possible = has_time & (lost_h + self.step_h + patient_h <= left_h) & (CHEAP_END * best <= left_h)
+        is_possible = has_time & (lost_h + self.step_h + patient_h <= left_h) & (HOPE * best <= left_h)
         is_open = ~is_paid & (may_spot | may_wait | is_possible)  # both may still be kept, though nothing is sure
         is_late = ~is_paid & ~is_open
         may_spot = np.where(is_paid, sure_spot, may_spot | (is_late & self.is_up & (self.place != _SPOT)))
