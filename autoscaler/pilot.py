@@ -176,7 +176,7 @@ def _decided(case: Case, contract: ContractView, view: View) -> ContractDecision
     found = decide(contract)
     if found.choice.capacity is None and (why := _why_not_wait(case, contract, found)):
         return replace(found, choice=_on_demand_of(found, contract), reason=why)
-    if case.will_tell and case.has_begun and contract.deadline_at_s is not None and contract.running is None:
+    if found.aim is Aim.SURE and _was_cut_short(case, contract):
         why = "it lost its machines before its first steps could tell how much work there is"
         return replace(found, choice=_on_demand_of(found, contract), reason=why)
     found, running = _settled(found, contract), contract.running
@@ -190,6 +190,11 @@ def _decided(case: Case, contract: ContractView, view: View) -> ContractDecision
         reason = f"{slack} of slack are too little to lose a machine now"
         return replace(found, choice=_on_demand_at(contract, contract.fastest), reason=reason)
     return found
+
+
+def _was_cut_short(case: Case, contract: ContractView) -> bool:
+    """It had machines, and no step was taken: with work that is only stated, a second spot machine is one too many."""
+    return case.will_tell and case.has_begun and contract.deadline_at_s is not None and contract.running is None
 
 
 def _why_not_wait(case: Case, contract: ContractView, found: ContractDecision) -> str:

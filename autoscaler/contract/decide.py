@@ -20,7 +20,7 @@ from tradewind.model import Capacity
 from tradewind.units import format_duration, format_usd
 
 _ON_DEMAND, _SPOT = Capacity.ON_DEMAND, Capacity.SPOT
-CHEAP_END = 0.75  # of the expected cost of keeping a deadline: about one job in ten costs less
+HOPE = 0.75  # of the expected cost of keeping a deadline: with less, it is not paid for with what the work needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def _leaves_both(view: ContractView, choice: Choice, left_uusd: int, spare_uusd:
     as long as it takes."""
     if choice.capacity is not _ON_DEMAND:
         return True
-    if CHEAP_END * choice.cost_uusd > left_uusd:
+    if HOPE * choice.cost_uusd > left_uusd:
         return False
     here = view.running
     is_here = here is not None and (here.key, here.replicas) == (choice.key, choice.replicas)

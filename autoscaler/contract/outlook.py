@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tradewind.autoscaler.contract.decide import CHEAP_END, sized
+from tradewind.autoscaler.contract.decide import HOPE, sized
 from tradewind.autoscaler.contract.induction import Table
 from tradewind.autoscaler.contract.odds import PRIOR_ENDS, YOUNG_H, Tally
 from tradewind.autoscaler.contract.view import ContractView
@@ -38,8 +38,8 @@ _NOTHING, _SPOT, _ON_DEMAND = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Of all plays. Ranges hold four of five: from 10 to 90 %. Where a budget ends some of them, costs are what is
-    spent until then, and the finish is that of those that are done (of the stop, where none is)."""
+    """Of all plays. Ranges hold four of five: from 10 to 90 %. Where a budget keeps some of them from being done, cost
+    and finish are those of the others (of all, where none is)."""
 
     cost_uusd: int  # mean
     cost_range_uusd: tuple[int, int]
@@ -56,13 +56,14 @@ class Outlook:
 def outlook(view: ContractView, plays: int = 400, seed: int = 0) -> Outlook:
     played = _Plays(view, plays, seed)
     played.run()
-    done, goes_on = played.work_h <= 0.0, ~played.is_stopped
+    done = played.work_h <= 0.0
     in_time = done & (played.finish_h * 3600.0 <= _left_s(view) + 1.0)
-    finish_h = played.finish_h[goes_on] if goes_on.any() else played.finish_h
-    low, high = np.quantile(played.cost_uusd, [0.1, 0.9])
+    told = done if done.any() and view.budget_left_uusd is not None else np.full(plays, True)
+    finish_h, cost_uusd = played.finish_h[told], played.cost_uusd[told]
+    low, high = np.quantile(cost_uusd, [0.1, 0.9])
     first, last = np.quantile(finish_h, [0.1, 0.9]) * 3600.0
     return Outlook(
-        round(float(played.cost_uusd.mean())),
+        round(float(cost_uusd.mean())),
         (round(float(low)), round(float(high))),
         float(finish_h.mean() * 3600.0),
         (float(first), float(last)),
@@ -170,7 +171,7 @@ class _Plays:
         sure_wait = may_wait & (again_h <= left_h)
         patient_h = self.spot_price * (again_h + self.restart_h * self.work_h * self.losses[1])
         has_time = slack_h - lost_h >= 2.0 * self.restart_h + self.step_h
-        is_possible = has_time & (lost_h + self.step_h + patient_h <= left_h) & (CHEAP_END * best <= left_h)
+        is_possible = has_time & (lost_h + self.step_h + patient_h <= left_h) & (HOPE * best <= left_h)
         is_open = ~is_paid & (may_spot | may_wait | is_possible)  # both may still be kept, though nothing is sure
         is_late = ~is_paid & ~is_open
         may_spot = np.where(is_paid, sure_spot, may_spot | (is_late & self.is_up & (self.place != _SPOT)))

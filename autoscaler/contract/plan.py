@@ -1,6 +1,7 @@
 """Answers before money is spent: can this contract be kept, what will it cost, and what would help. Pure.
 
-The expected cost and the curve come from the tables of induction.py, ranges and chances from outlook.py.
+Costs, ranges and chances are those of outlook.py, for the curve as well: the tables of induction.py believe that the
+next outages are as those before, and would be 10 to 20 % lower than what stands beside them. They choose the size.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tradewind.autoscaler.contract.choices import choices
+from tradewind.autoscaler.contract.decide import sized
 from tradewind.autoscaler.contract.outlook import Outlook, outlook
 from tradewind.autoscaler.contract.view import ContractView
 from tradewind.units import format_duration, format_usd
 
-_NEAR = 1.02  # a cost that is so near to the least is as good
+_NEAR = 1.05  # a cost that is so near to the least is as good
 _POINTS = (1.0, 1.05, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0)  # x the shortest time
+HELP_PLAYS = 200
 LIKELY = 0.5  # a contract that is kept less often is called unlikely
 
 
@@ -24,6 +26,12 @@ class Point:
     deadline_s: float  # from now on
     cost_uusd: int  # expected
     replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    key: str
+    uusd_per_h: int  # of one replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +44,15 @@ class Answer:
     curve: tuple[Point, ...]
     cheapest_deadline_s: float  # from here on, more time spares next to nothing
     outlook: Outlook | None  # None where the contract cannot be kept
+    on_demand: Price
+    spot: tuple[Price, ...] = ()  # the markets that were looked at, the cheapest first
+    asked_s: float | None = None  # the deadline that was asked for, from now on
 
 
 def plan(view: ContractView, plays: int = 400, seed: int = 0) -> Answer:
     """`view` is that of a job that has not begun. Without a deadline, the costs are those of unlimited patience."""
     shortest_s = view.restart_s + view.work_left_s / view.speeds[view.fastest - 1]
-    curve = tuple(_curve(view, shortest_s))
+    curve = tuple(_curve(view, shortest_s, max(plays // 4, 20), seed))
     cheapest = next(point for point in curve if point.cost_uusd <= _NEAR * curve[-1].cost_uusd)
     least_uusd = _least_uusd(view)
     problems = tuple(_problems(view, shortest_s, least_uusd, curve))
@@ -55,18 +66,27 @@ def plan(view: ContractView, plays: int = 400, seed: int = 0) -> Answer:
         curve,
         cheapest.deadline_s,
         found,
+        Price(view.on_demand_key, view.on_demand_uusd_per_h),
+        tuple(Price(each.key, each.price_uusd_per_h) for each in view.spot),
+        None if view.deadline_at_s is None else view.deadline_at_s - view.now_s,
     )
 
 
-def _curve(view: ContractView, shortest_s: float) -> Iterator[Point]:
+def _curve(view: ContractView, shortest_s: float, plays: int, seed: int) -> Iterator[Point]:
     """Expected costs never rise with more time: who has more may always do the same."""
     least = math.inf
-    for factor in _POINTS:
-        deadline_s = math.ceil(shortest_s * factor / 60.0 + 1.0) * 60.0
-        found = choices(replace(view, deadline_at_s=view.now_s + deadline_s, budget_left_uusd=None))
-        best = min(found, key=lambda choice: choice.cost_uusd)
-        least = min(least, best.cost_uusd)
-        yield Point(deadline_s, round(least), best.replicas)
+    for deadline_s in _deadlines_s(view, shortest_s):
+        asked = replace(view, deadline_at_s=view.now_s + deadline_s, budget_left_uusd=None)
+        least = min(least, outlook(asked, plays, seed).cost_uusd)
+        yield Point(deadline_s, round(least), sized(asked).replicas)
+
+
+def _deadlines_s(view: ContractView, shortest_s: float) -> list[float]:
+    """Whole minutes, each once; the one that was asked for among them."""
+    found = {math.ceil(shortest_s * factor / 60.0 + 1.0) * 60.0 for factor in _POINTS}
+    asked_s = 0.0 if view.deadline_at_s is None else view.deadline_at_s - view.now_s
+    near = [each_s for each_s in found if abs(each_s - asked_s) < 0.02 * asked_s]
+    return sorted(found.difference(near) | {asked_s} if asked_s >= shortest_s else found)
 
 
 def _least_uusd(view: ContractView) -> int:
@@ -87,8 +107,16 @@ def _problems(
         yield f"{left} are too short: the work takes {needed}", _faster(view, shortest_s)
     if view.budget_left_uusd is not None and view.budget_left_uusd < least_uusd:
         budget, least = format_usd(view.budget_left_uusd), format_usd(least_uusd)
-        more = f"a budget of {format_usd(curve[-1].cost_uusd)} is enough on the mean, with a deadline of "
-        yield f"{budget} is below the least that it can cost, {least}", more + format_duration(curve[-1].deadline_s)
+        yield f"{budget} is below the least that it can cost, {least}", _dearer(view, curve)
+
+
+def _dearer(view: ContractView, curve: tuple[Point, ...]) -> str:
+    """With the deadline that was asked for, where it can be kept; and with all the time in the world."""
+    asked_s = 0.0 if view.deadline_at_s is None else view.deadline_at_s - view.now_s
+    asked = [point for point in curve if point.deadline_s == asked_s]
+    found = [*asked, curve[-1]] if curve[-1] not in asked else asked
+    texts = (f"{format_usd(point.cost_uusd)} with a deadline of {format_duration(point.deadline_s)}" for point in found)
+    return f"a budget of {', or of '.join(texts)}, is enough on the mean"
 
 
 def _faster(view: ContractView, shortest_s: float) -> str:
@@ -109,7 +137,10 @@ def _summary(view: ContractView, found: Outlook | None) -> str:
     if view.deadline_at_s is None and view.budget_left_uusd is None:
         return "nothing was promised: spot where there is some"
     word = "can be kept" if found.chance >= LIKELY else "can be kept, but is unlikely to be"
-    return f"the contract {word}: {found.chance:.0%}"
+    said = f"the contract {word}: {found.chance:.0%}"
+    if view.deadline_at_s is None or view.budget_left_uusd is None or found.chance >= LIKELY:
+        return said
+    return f"{said}; the budget comes first: within it, late perhaps, {found.budget_chance:.0%} are done"
 
 
 def _help(view: ContractView, found: Outlook | None, curve: tuple[Point, ...]) -> Iterator[str]:
@@ -117,7 +148,9 @@ def _help(view: ContractView, found: Outlook | None, curve: tuple[Point, ...]) -
     if found is None or found.chance >= 0.9:
         return
     if view.budget_left_uusd is not None:
-        yield f"nine of ten cost at most {format_usd(found.cost_range_uusd[1])}: give such a budget"
+        free = outlook(replace(view, budget_left_uusd=None), HELP_PLAYS)
+        if free.cost_range_uusd[1] > view.budget_left_uusd:
+            yield f"nine of ten cost at most {format_usd(free.cost_range_uusd[1])}: give such a budget"
         enough = [point for point in curve if point.cost_uusd <= view.budget_left_uusd]
         if enough and view.deadline_at_s is not None and view.now_s + enough[0].deadline_s > view.deadline_at_s:
             yield f"the budget is enough on the mean with a deadline of {format_duration(enough[0].deadline_s)}"

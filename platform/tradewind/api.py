@@ -51,11 +51,13 @@ class ContractInfo:
     reason: str = ""
     chance: float | None = None  # that all of it is kept
     deadline_chance: float | None = None
+    budget_chance: float | None = None  # that it is done within the budget, late perhaps
     cost_uusd: int | None = None
     cost_range_uusd: tuple[int, int] | None = None
     finish_at_s: float | None = None
     finish_range_s: tuple[float, float] | None = None
     as_of_s: float | None = None  # when this was found out
+    basis: str = ""  # what it rests on, where that is no more than what was stated
     kept: bool | None = None  # of a job that is over
 
 

@@ -12,7 +12,9 @@ from tradewind.cli_catalog import use_lists
 
 @click.command()
 @click.argument("job_file", metavar="JOB.yaml", type=click.Path(exists=True, dir_okay=False))
-@click.option("--work", "work_s", required=True, callback=parse_duration, help="That one worker needs, like 48h.")
+@click.option(
+    "--work", "work_s", callback=parse_duration, help="That one worker needs, like 48h [default: of the file]."
+)
 @click.option("--deadline", help="From now (6h), or a moment [default: of the file].")
 @click.option("--budget", help="In dollars [default: of the file].")
 @click.option("--restart", "restart_s", callback=parse_duration, default="3m", show_default=True, help="A new machine.")
@@ -22,7 +24,9 @@ from tradewind.cli_catalog import use_lists
 @click.option("--cloud", help="Only there.")
 @json_option
 @click.pass_obj
-def plan(options: Options, /, job_file: str, work_s: float, restart_s: float, as_json: bool, **given: Any) -> None:
+def plan(
+    options: Options, /, job_file: str, work_s: float | None, restart_s: float, as_json: bool, **given: Any
+) -> None:
     """Can a contract be kept, and what will it cost? Before anything is bought.
 
     \b

@@ -74,6 +74,7 @@ class ContractDesk:
             budget_uusd=contract.budget_uusd,
             course=course.steer.what,
             reason=course.steer.why,
+            basis=course.case.basis if course.case.is_stated else "",
             **_figures(known, spent_uusd),  # type: ignore[arg-type]
         )
 
@@ -87,6 +88,7 @@ def _figures(known: tuple[float, Outlook] | None, spent_uusd: int) -> dict[str, 
     return {
         "chance": found.chance,
         "deadline_chance": found.deadline_chance,
+        "budget_chance": found.budget_chance,
         "cost_uusd": spent_uusd + found.cost_uusd,
         "cost_range_uusd": (spent_uusd + low, spent_uusd + high),
         "finish_at_s": at_s + found.finish_s,

@@ -26,7 +26,7 @@ def ask(
     job_file: str,
     now_s: float,
     *,
-    work_s: float,
+    work_s: float | None = None,
     restart_s: float,
     scaling: float = 0.9,
     deadline: str | None = None,
@@ -34,13 +34,16 @@ def ask(
     cloud: str | None = None,
 ) -> Answer:
     """Raises ConfigError. Nothing is known of the markets yet: spot is taken to be out of stock at first."""
-    spec = build_spec(Path(job_file), now_s=now_s, deadline=deadline, budget=budget)
+    spec = build_spec(Path(job_file), now_s=now_s, deadline=deadline, budget=budget, work=work_s)
+    if spec.contract.work_s is None:
+        problem = Problem(job_file, "work", "is not stated, and there are no steps yet that could tell")
+        raise ConfigError([problem], "say how long one worker would need, like --work 48h, or `work: 48h` in the file")
     offers = _offers(spec, cloud)
     dear = next(offer for offer in offers if offer.market.capacity is Capacity.ON_DEMAND)
     cheap = [offer for offer in offers if offer.market.capacity is Capacity.SPOT][:_MARKETS]
     view = ContractView(
         now_s=now_s,
-        work_left_s=work_s,
+        work_left_s=spec.contract.work_s,
         restart_s=restart_s,
         tick_s=_TICK_S,
         on_demand_key=dear.market.key,
@@ -59,7 +62,11 @@ def promise(spec: JobSpec, views: Sequence[View], now_s: float) -> str:
         return ""
     offers = {offer.market.key: offer for view in views for offer in view.offers}
     restart_s = views[0].settings.usual_boot_s + USUAL_START_S
-    return admitted(spec, weigh(spec, list(offers.values()), now_s, restart_s))
+    said = admitted(spec, weigh(spec, list(offers.values()), now_s, restart_s))
+    stated_s = spec.contract.work_s
+    return (
+        f"{said}; until its steps tell, this rests on --work {format_duration(stated_s)}" if said and stated_s else said
+    )
 
 
 def weigh(spec: JobSpec, offers: Sequence[Offer], now_s: float, restart_s: float) -> Answer | None:
@@ -149,18 +156,39 @@ def plan_text(answer: Answer) -> str:
         lines += [
             f"  cost      {format_usd(found.cost_uusd)} expected, {low} to {high} in four of five cases",
             f"  finish    in {format_duration(found.finish_s)}, {first} to {last} in four of five cases",
-            f"  contract  kept with {found.chance:.0%} (the deadline alone {found.deadline_chance:.0%})",
         ]
+        if found.budget_chance < 1.0:
+            lines.append(
+                f"  budget    enough for it, late perhaps, with {found.budget_chance:.0%}; of these, the figures above"
+            )
     lines += [f"  try       {remedy}" for remedy in answer.remedies]
-    lines += ["", "Expected cost by deadline:", *_bars(answer.curve)]
-    lines.append(f"Cheapest deadline: {format_duration(answer.cheapest_deadline_s)}; more time spares next to nothing.")
+    lines.append(f"  priced    {_prices(answer)}")
+    lines += ["", "Expected cost by deadline:", *_bars(answer), _cheapest(answer)]
     return "\n".join(lines)
 
 
-def _bars(curve: tuple[Point, ...]) -> list[str]:
-    most = max(point.cost_uusd for point in curve) or 1
-    return [
-        f"  {format_duration(point.deadline_s):>7}  {format_usd(point.cost_uusd):>10}  "
-        f"{'#' * max(1, round(_BAR * point.cost_uusd / most))}  x {point.replicas}"
-        for point in curve
-    ]
+def _prices(answer: Answer) -> str:
+    """Of one worker."""
+    parts = [f"{answer.on_demand.key} {format_usd(answer.on_demand.uusd_per_h)}/h"]
+    parts += [f"{each.key} {format_usd(each.uusd_per_h)}/h" for each in answer.spot]
+    return ", ".join(parts) + ("" if answer.spot else "; no spot market sells it")
+
+
+def _cheapest(answer: Answer) -> str:
+    cheapest = format_duration(answer.cheapest_deadline_s)
+    if answer.cheapest_deadline_s >= answer.curve[-1].deadline_s:
+        return f"Cheapest deadline: {cheapest} or more."
+    return f"Cheapest deadline: {cheapest}; more time spares next to nothing."
+
+
+def _bars(answer: Answer) -> list[str]:
+    most = max(point.cost_uusd for point in answer.curve) or 1
+    return [_bar(point, most, point.deadline_s == answer.asked_s) for point in answer.curve]
+
+
+def _bar(point: Point, most_uusd: int, is_asked: bool) -> str:
+    size = max(1, round(_BAR * point.cost_uusd / most_uusd))
+    return (
+        f"  {format_duration(point.deadline_s):>7}  {format_usd(point.cost_uusd):>10}  {'#' * size}  x {point.replicas}"
+        + ("  <- asked for" if is_asked else "")
+    )

@@ -150,11 +150,11 @@ def contract_text(info: ContractInfo) -> str:
         low, high = (format_usd(cost) for cost in info.cost_range_uusd)
         parts.append(f"{format_usd(info.cost_uusd)} ({low} to {high})")
     if info.budget_uusd is not None:
-        parts.append(f"budget {format_usd(info.budget_uusd)}" + _likely(info.chance))
+        parts.append(f"budget {format_usd(info.budget_uusd)}" + _likely(info.budget_chance))
     if info.kept is not None:
         parts.append("kept" if info.kept else "not kept")
     now = f"now {info.course}" if info.chance is not None else info.reason
-    return "; ".join([*parts, *([now] if now else [])])
+    return "; ".join([*parts, *(text for text in (now, info.basis) if text)])
 
 
 def _likely(chance: float | None) -> str:

@@ -199,6 +199,53 @@ def test_a_budget_alone_waits_for_spot_only_where_on_demand_would_not_be_paid() 
         assert set(v.choices) & {"waits for spot"} == wanted
 
 
+def test_a_budget_pays_for_on_demand_at_a_smaller_size_and_nobody_waits() -> None:
+    """Two workers on demand would cost 1.23 dollars, one 1.08: the budget lies between."""
+    v = Voyage(1.0, Contract(budget_uusd=1_180_000, work_s=H), {SPOT.market.key: [(0.0, 9 * H)]}, workers=(1, 2))
+    v.world.loop.keep_within(Purse(1_180_000))
+    v.run(600)
+    assert v.choices[:2] == [SPOT_X1, DEAR_X1], "spot is asked for, and refuses"
+    assert "pays for on-demand" in v.decisions[1].reason
+
+
+def test_a_deadline_that_is_not_paid_gives_way_and_the_record_says_so() -> None:
+    """Spot runs dry, and half of the work on demand is all that could be paid: it waits for spot, and is late."""
+    v = Voyage(
+        1.0, Contract(deadline_at_s=1.6 * H, budget_uusd=500_000, work_s=H), {SPOT.market.key: [(600.0, 2.0 * H)]}
+    )
+    v.world.loop.keep_within(Purse(500_000))
+    v.run(4 * H)
+    assert DEAR.market.key not in bought(v)
+    assert "waits for spot, the deadline gives way to the budget" in v.choices
+    assert v.ended_s is not None
+    assert v.ended_s > 1.6 * H
+
+
+def test_first_steps_are_taken_before_anybody_waits() -> None:
+    """The job is four times as long as it is said to be. By its word it could wait for half the day."""
+    closed = {SPOT.market.key: [(0.0, 9 * H)]}
+    v = voyage(deadline_h=3.0, work_h=2.0, stated_h=0.5, closed=closed).run(4 * H)
+    assert v.choices[:2] == [SPOT_X1, DEAR_X1], "spot is asked for, and refuses"
+    assert "first steps" in v.decisions[1].reason
+    assert v.ended_s is not None
+    assert v.ended_s <= 3.0 * H
+
+
+def test_who_loses_his_machine_before_his_first_step_is_safe_the_next_time() -> None:
+    closed = {SPOT.market.key: [(40.0, 400.0)]}
+    v = voyage(deadline_h=2.6, work_h=2.0, stated_h=0.5, closed=closed).run(3 * H)
+    assert v.choices[:2] == [SPOT_X1, DEAR_X1]
+    assert "before its first steps" in v.decisions[1].reason
+    assert v.ended_s is not None
+    assert v.ended_s <= 2.6 * H
+
+
+def test_steps_that_never_say_how_many_there_are_leave_it_to_what_was_stated() -> None:
+    v = voyage(deadline_h=3.0, stated_h=1.0, closed=DRY, can_move=False).run(1800)
+    assert v.choices == [SPOT_X1, "waits for spot"], "it cannot move and may never tell: what was stated is believed"
+    assert "rests on the 1h00m of work that were stated" in v.decisions[0].reason
+
+
 def test_a_job_whose_steps_are_taken_keeps_its_node_while_it_ends() -> None:
     v = voyage(deadline_h=4.0, work_h=0.1).run(200)
     job = v.world.fleet.jobs[JOB]
@@ -240,7 +287,13 @@ def keeps(spells: list[tuple[int, int]], factor: float, stated: float | None) ->
 
 @pytest.mark.parametrize(
     ("spells", "factor", "stated"),
-    [([(0, 9999)], 1.0, 1.0), ([(400, 9999)], 1.2, None), ([(300, 500), (1500, 9000)], 1.5, 2.0)],
+    [
+        ([(0, 9999)], 1.0, 1.0),
+        ([(400, 9999)], 1.2, None),
+        ([(300, 500), (1500, 9000)], 1.5, 2.0),
+        ([(0, 9999)], 1.02, 0.5),
+        ([(60, 9999)], 1.2, 0.2),
+    ],
 )
 def test_deadlines_are_kept(spells: list[tuple[int, int]], factor: float, stated: float | None) -> None:
     keeps(spells, factor, stated)
@@ -253,7 +306,17 @@ def test_a_deadline_that_on_demand_would_keep_is_kept(
     spells: list[tuple[int, int]], factor: float, stated: float | None
 ) -> None:
     """Whatever the market does, where on-demand from the first tick on would be in time. The work may have been left
-    out or overstated; who says that it is less than it is may wait for too long before its first step."""
+    out or overstated."""
+    keeps(spells, factor, stated)
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None)
+@given(_SPELLS, st.sampled_from([1.2, 1.35, 1.5, 2.5, 5.0]), st.sampled_from([0.1, 0.25, 0.5, 0.8]))
+def test_understated_work_costs_no_deadline_that_has_room_for_two_starts(
+    spells: list[tuple[int, int]], factor: float, stated: float
+) -> None:
+    """Its first steps tell. A spot machine may be lost before that, so slack for two starts is what it takes."""
     keeps(spells, factor, stated)
 
 

@@ -68,6 +68,7 @@ def test_a_job_stops_while_its_stopping_can_be_paid() -> None:
     assert not purse(1_000_000, 1_000_000 - reserve, HOUR_UUSD).must_stop
     assert purse(1_000_000, 1_000_000 - reserve + 1, HOUR_UUSD).must_stop
     assert purse(1_000_000, 1_000_000, 0).must_stop
+    assert purse(1_000_000, 1_000_000 - reserve, HOUR_UUSD).spendable_uusd == 0, "what is planned with ends at the stop"
     stopped = Purses([purse(100, 100)], {"j": "t", "k": "t"}).must_stop()
     assert list(stopped) == ["j"]
     assert "tradewind resume j --budget +20" in stopped["j"]

@@ -134,13 +134,15 @@ def test_how_a_contract_stands_is_one_line() -> None:
         course="on demand x 1",
         chance=0.93,
         deadline_chance=0.97,
+        budget_chance=0.93,
+        basis="it rests on the 10h of work that were stated",
         cost_uusd=3_200_000,
         cost_range_uusd=(2_900_000, 4_100_000),
         finish_at_s=1.9e9,
         finish_range_s=(1.8e9, 1.95e9),
     )
     text = contract_text(info)
-    for part in ("97% likely", "93% likely", "$3.20", "$5.00", "on demand x 1"):
+    for part in ("97% likely", "93% likely", "$3.20", "$5.00", "on demand x 1", "rests on the 10h"):
         assert part in text
     job = JobInfo(job_id="a", name="a", tenant="t", state=JobState.RUNNING, submitted_at_s=0.0, contract=info)
     assert "contract 93% likely" in progress_line(job)
