@@ -1,8 +1,8 @@
 """Budgets of jobs, tenants and the fleet: what is left, what may still be bought, who must stop. Pure.
 
 A budget is hard. Three rules hold it:
-- A job stops while there is still enough to pay for its stopping: `RESERVE_S` of what it costs as it stands.
-- A node is bought only if, with it, everything that the budget pays for could go on for `HORIZON_S`. Nodes that were
+- A job stops while there is still enough to pay for its stopping: `reserve_s` of what it costs as it stands.
+- A node is bought only if, with it, everything that the budget pays for could go on for `horizon_s`. Nodes that were
   bought and do not run yet count as if they ran. Buying happens in one place, one node after another, so that no number
   of submissions at once can pass by (`Purses.admit` counts each down).
 - What cannot be attributed to a job counts against every budget that might have to pay for it.
@@ -46,6 +46,8 @@ class Budgets:
     fleet_uusd: int | None = None
     tenants_uusd: Mapping[str, int] | None = None  # by tenant, or EACH
     monthly: bool = False  # they begin anew with each month (UTC); a job's never does
+    reserve_s: float = RESERVE_S
+    horizon_s: float = HORIZON_S
 
     @property
     def are_there(self) -> bool:
@@ -66,6 +68,8 @@ class Purse:
     spent_uusd: int
     rate_uusd_per_h: int = 0  # of what it pays for now, launches on their way included
     forecast: Forecast | None = None  # of a job
+    reserve_s: float = RESERVE_S
+    horizon_s: float = HORIZON_S
 
     @property
     def left_uusd(self) -> int:
@@ -87,7 +91,7 @@ class Purse:
 
     @property
     def must_stop(self) -> bool:
-        return self.left_uusd <= 0 or not self.lasts(RESERVE_S)
+        return self.left_uusd <= 0 or not self.lasts(self.reserve_s)
 
     @property
     def marks(self) -> tuple[float, ...]:
@@ -155,7 +159,7 @@ class Purses:
         for job_id in self._tenant_of:
             keys = ((Scope.FLEET, ""), *self._keys(job_id))
             purses = (self._purses[key] for key in keys if key in self._purses)
-            tight = next((purse for purse in purses if purse.must_stop or not purse.lasts(HORIZON_S)), None)
+            tight = next((purse for purse in purses if purse.must_stop or not purse.lasts(purse.horizon_s)), None)
             if tight is not None:
                 found[job_id] = f"{tight.title}, is nearly used: {format_usd(max(tight.left_uusd, 0))} are left"
         return found
@@ -179,7 +183,7 @@ class Purses:
             purse = self._purses.get(key)
             if purse is not None and price_uusd_per_h is None:
                 return f"{purse.title}: no price is known"
-            if purse is not None and (purse.must_stop or not purse.lasts(HORIZON_S, price_uusd_per_h or 0)):
+            if purse is not None and (purse.must_stop or not purse.lasts(purse.horizon_s, price_uusd_per_h or 0)):
                 return f"{purse.title}, of which {format_usd(max(purse.left_uusd, 0))} are left"
         return ""
 
@@ -198,14 +202,13 @@ def purses(
     asked = [(_price_of(ledger, node, now_s), frozenset(node.bought_for)) for node in alive if not node.changes]
     waiting = [*asked, *((price, frozenset(jobs)) for price, jobs in admitted)]
     rate = sum(_price_of(ledger, node, now_s) for node in alive) + sum(price for price, _ in admitted)
-    return Purses(
-        [
-            *_of_jobs(ledger, open_jobs, waiting, now_s),
-            *_of_tenants(ledger, budgets, open_jobs, waiting, now_s),
-            *_of_fleet(ledger, budgets, rate, now_s),
-        ],
-        open_jobs,
+    found = (
+        *_of_jobs(ledger, open_jobs, waiting, now_s),
+        *_of_tenants(ledger, budgets, open_jobs, waiting, now_s),
+        *_of_fleet(ledger, budgets, rate, now_s),
     )
+    times = {"reserve_s": budgets.reserve_s, "horizon_s": budgets.horizon_s}
+    return Purses([replace(purse, **times) for purse in found], open_jobs)
 
 
 def _price_of(ledger: Ledger, node: NodeHistory, now_s: float) -> int:

@@ -18,6 +18,7 @@ LEAST_UUSD = 10_000  # a cent: less is rounding
 FREE_HOURS = 1.0
 LATE_DAYS = 2  # clouds add to a bill for about so long
 _SAME_HOURS = 0.02
+NO_NAME = "names no machine: use the export with resources"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,8 @@ class _Side:
     launch_id: str = ""
     is_spot: bool = False
     last_day: str = ""
+    is_covered: bool = False
+    is_in_parts: bool = False  # as Google bills: nobody says how long the machine ran
 
     def add(self, charge: Charge) -> None:
         self.cost_uusd += charge.cost_uusd
@@ -71,6 +74,8 @@ class _Side:
             self.hours = (self.hours or 0.0) + charge.hours
         self.launch_id = self.launch_id or charge.launch_id
         self.is_spot = self.is_spot or charge.is_spot
+        self.is_covered = self.is_covered or charge.is_covered
+        self.is_in_parts = self.is_in_parts or (charge.cloud == "gcp" and charge.hours is None)
         self.last_day = max(self.last_day, charge.day)
 
 
@@ -106,9 +111,11 @@ def compare(ledger: Sequence[Charge], bill: Sequence[Charge], tolerance: float =
 def _by_machine(charges: Iterable[Charge], ledger: Iterable[Charge]) -> dict[str, _Side]:
     """Under the cloud's name of the machine. A bill may name it by our launch id instead."""
     names = {each.launch_id: each.resource for each in ledger if each.launch_id}
+    known = {each.resource.lower(): each.resource for each in ledger}
     found: dict[str, _Side] = defaultdict(_Side)
     for charge in charges:
-        found[names.get(charge.launch_id) or names.get(charge.resource) or charge.resource].add(charge)
+        plain = known.get(charge.resource.lower(), charge.resource)
+        found[names.get(charge.launch_id) or names.get(charge.resource) or plain].add(charge)
     return dict(found)
 
 
@@ -119,13 +126,25 @@ def _why(in_ledger: bool, in_bill: bool, here: _Side, there: _Side, until_day: s
         return "this fleet did not launch it"
     if not in_bill:
         return _why_missing(here, until_day)
+    if there.is_covered:
+        return "a reservation or a savings plan pays for it, at least in part: its price is on another line of the bill"
     if here.hours and there.hours and abs(there.hours - here.hours) > max(_SAME_HOURS, 0.01 * here.hours):
         return f"time: billed for {there.hours:.2f} h, in the ledger {here.hours:.2f} h"
     if here.hours and there.hours:
         paid, known = round(there.cost_uusd / there.hours), round(here.cost_uusd / here.hours)
         moved = "the spot price moved between our looks" if here.is_spot else "a discount, or an old price list"
         return f"price: billed at {format_usd(paid)}/h, in the ledger {format_usd(known)}/h: {moved}"
-    return "price or time: the bill does not say how long it ran"
+    return _why_unknown(here, there)
+
+
+def _why_unknown(here: _Side, there: _Side) -> str:
+    """The bill does not say how long it ran."""
+    part = there.cost_uusd / here.cost_uusd - 1 if here.cost_uusd else 0.0
+    by = f"{abs(part):.0%} {'more' if part > 0 else 'less'} than in the ledger"
+    ran = f", where it ran for {here.hours:.2f} h" if here.hours else ""
+    if there.is_in_parts:
+        return f"price or time: {by}{ran}; the bill has it in parts (cores, memory, accelerators) and tells no time"
+    return f"price or time: {by}{ran}; the bill does not say how long it ran"
 
 
 def _why_missing(here: _Side, until_day: str) -> str:
@@ -141,8 +160,9 @@ def _why_missing(here: _Side, until_day: str) -> str:
 def _others(charges: Iterable[Charge]) -> tuple[Other, ...]:
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for charge in charges:
-        sums[charge.what][0] += charge.cost_uusd
-        sums[charge.what][1] += 1
+        what = f"{charge.what} ({NO_NAME})" if charge.is_machine else charge.what
+        sums[what][0] += charge.cost_uusd
+        sums[what][1] += 1
     found = (Other(what, cost, count) for what, (cost, count) in sums.items())
     return tuple(sorted(found, key=lambda other: (-abs(other.cost_uusd), other.what)))
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tradewind.autoscaler.fleet import FleetState, JobRecord
+from tradewind.cost.budget import RESERVE_S
 from tradewind.errors import IllegalTransition, JobError, RayError, TradewindError
 from tradewind.events import AnyEvent, JobStateChanged, decode
 from tradewind.model import (
@@ -37,7 +38,7 @@ from tradewind.states import JOB_TRANSITIONS, JobState, is_over
 log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S = 5.0
-SAVE_S = 90.0  # for a job that is to end: what is not saved by then is lost
+SAVE_SHARE = 0.75  # of what a budget keeps in reserve: time to save in; the rest is for the end of nodes
 _HAS_STATE = frozenset({Phase.TRAINING, Phase.CHECKPOINTING, Phase.RESIZING})
 
 _RAY_STATUS = {
@@ -127,6 +128,7 @@ class Agent:
     jobs: JobsPort | None = None  # from `connect` on
     coordinators: CoordinatorsPort = field(default_factory=RayCoordinators)
     same_disk: bool = True  # the head reads the folders of this machine; False: they are sent to it
+    save_s: float = SAVE_SHARE * RESERVE_S  # for a job that is to end: what is not saved by then is lost
     _granted: dict[str, Target] = field(default_factory=dict)
     _ending: dict[str, float] = field(default_factory=dict)  # by job: since when it has been told to save and let go
 
@@ -210,7 +212,7 @@ class Agent:
             return False
         since_s = self._ending.setdefault(job.job_id, now_s)
         self.grant({job.job_id: Target(1, 0, replica_workers=wish.replica_workers)})
-        return 0 <= now_s - since_s < SAVE_S
+        return 0 <= now_s - since_s < self.save_s
 
     def _start(self, job: JobRecord, now_s: float) -> None:
         """The submission id is made of the job id, so that a controller that died in between starts nothing twice."""

@@ -111,23 +111,24 @@ def resume(options: Options, job_id: str, budget: str | None, as_json: bool) -> 
 
 
 @cost.command()
-@click.argument("bill", type=click.Path(exists=True, dir_okay=False), metavar="BILL.CSV")
+@click.argument("bills", type=click.Path(exists=True, dir_okay=False), metavar="BILL.CSV...", nargs=-1, required=True)
 @click.option("--tolerance", default=1.0, show_default=True, type=click.FloatRange(0), help="Per cent that may differ.")
 @json_option
 @click.pass_obj
-def reconcile(options: Options, bill: str, tolerance: float, as_json: bool) -> None:
+def reconcile(options: Options, bills: tuple[str, ...], tolerance: float, as_json: bool) -> None:
     """Compare the ledger with a cloud's own bill, and say what differs and why.
 
-    Takes an AWS cost and usage report, a FOCUS file of any cloud, a Google billing export or an Azure cost export, as
-    CSV (.gz too). Exit status 1 where something differs.
+    Takes AWS cost and usage reports, FOCUS files of any cloud, Google billing exports and Azure cost exports, as CSV
+    (.gz too); a bill that comes in several files is given whole. Exit status 1 where something differs.
     """
     from pathlib import Path
 
-    from tradewind.cost import bills, reconcile
+    from tradewind.cost import reconcile
+    from tradewind.cost.bills import parse_focus, read
 
-    charges = bills.read(Path(bill))
+    charges = [charge for bill in bills for charge in read(Path(bill))]
     with options.connect() as fleet:
-        found = reconcile.compare(bills.parse_focus(fleet.focus()), charges, tolerance / 100)
+        found = reconcile.compare(parse_focus(fleet.focus()), charges, tolerance / 100)
     emit(found, as_json, lambda: reconcile.render(found).rstrip("\n"))
     if not found.agrees:
         raise click.exceptions.Exit(1)

@@ -99,6 +99,20 @@ class Budgets(Section):
         description='By tenant, in US dollars; "*": each of the others by itself.',
     )
     per: Literal["all", "month"] = Field(default="all", description="month: they begin anew with each month (UTC).")
+    reserve_s: Annotated[Duration, Field(gt=0)] = Field(
+        default=120.0,
+        alias="reserve",
+        description="A job stops while this much time is still paid for: to save, and to have its nodes ended.",
+    )
+    horizon_s: Annotated[Duration, Field(gt=0)] = Field(
+        default=600.0, alias="horizon", description="A node is bought if all could go on with it for this long."
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Budgets:
+        if self.horizon_s <= self.reserve_s:
+            raise ValueError("horizon must be longer than reserve: what is bought would be stopped at once")
+        return self
 
 
 class Carbon(Section):

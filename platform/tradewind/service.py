@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tradewind import __version__
-from tradewind.agent import Agent
+from tradewind.agent import SAVE_SHARE, Agent
 from tradewind.autoscaler.beside import Threads
 from tradewind.autoscaler.clock import SystemClock
 from tradewind.autoscaler.limits import Limits, Part, Rule
@@ -186,7 +186,8 @@ def digest_of(config: FleetConfig) -> str:
 
 def budgets_of(config: FleetConfig) -> Budgets:
     given = config.budgets
-    return Budgets(given.fleet_uusd, dict(given.tenants_uusd), monthly=given.per == "month")
+    monthly, tenants = given.per == "month", dict(given.tenants_uusd)
+    return Budgets(given.fleet_uusd, tenants, monthly, given.reserve_s, given.horizon_s)
 
 
 def rests_of(config: FleetConfig, journal: Journal) -> Rests:
@@ -310,7 +311,8 @@ def _open_here(place: FleetHome, config: FleetConfig, journal: Journal, stack: E
     head = _head(cloud, journal, storage, dry_run=config.dry_run)
     os.environ.update(head.env)  # before Ray is imported: its token is read then
     fleet, clouds = journal.fleet.cell(LOCAL_CELL), dict.fromkeys(("aws", "gcp", "azure"), cloud)
-    agent = Agent(head.gcs_address, head.dashboard_url, storage, journal.record, fleet)
+    save_s = SAVE_SHARE * config.budgets.reserve_s
+    agent = Agent(head.gcs_address, head.dashboard_url, storage, journal.record, fleet, save_s=save_s)
     agent.connect()
     stack.callback(agent.close)
     loop = Loop(

@@ -219,13 +219,16 @@ def _job_facts(scene: Scene, job: JobRecord) -> tuple[tuple[str, str], ...]:
     spec, open_ = job.spec, not is_over(job.state)
     asks = f"{spec.min_workers}..{spec.max_workers} workers of {Shape.of(spec.worker_resources, spec.worker_labels)}"
     holding = _amounts(add_up(job.holdings.values()))
-    waits = [f"{hold.subject}: {hold.reason}" for hold in _holds_of(scene, job)]
+    holds = _holds_of(scene, job)
+    rests = open_ and (target := scene.plan.targets.get(job.job_id) if scene.plan else None) and target.replicas == 0
+    waits = "; ".join(f"{hold.subject}: {hold.reason}" for hold in holds)
     return facts_of(
         ("asks for", asks if spec.max_workers else "what it asks Ray for itself"),
         ("workers", str(job.workers) if open_ and (job.workers or spec.max_workers) else ""),
-        ("waits for", "; ".join(waits) if open_ else ""),
+        ("rests", (holds[0].reason if holds else "nothing is granted for now") if rests else ""),
+        ("waits for", waits if open_ and not rests else ""),
         ("holds", f"{holding} on {names_text(sorted(job.holdings))}" if job.holdings else "nothing"),
-        ("not larger", _why_not_larger(scene, job) if open_ else ""),
+        ("not larger", _why_not_larger(scene, job) if open_ and not rests else ""),
         ("contract", scene.fleet.courses.get(job.job_id, "") if open_ else ""),
         ("last save", f"step {job.checkpoint_step}" if job.checkpoint_step is not None else ""),
         ("cost so far", f"{format_usd(scene.costs.by_job.get(job.job_id, 0))}{scene.note}"),

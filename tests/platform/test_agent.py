@@ -13,6 +13,7 @@ import pytest
 
 from tradewind.agent import Agent, entrypoint_of, first_line, spec_wish
 from tradewind.autoscaler.fleet import JobRecord
+from tradewind.cost.budget import RESERVE_S
 from tradewind.errors import JobError, RayError
 from tradewind.events import AnyEvent, JobStateChanged, JobSubmitted
 from tradewind.fake_cell import FakeCoordinators, FakeJobs, FakeRow
@@ -232,6 +233,37 @@ def test_a_stop_that_was_lost_on_the_way_is_asked_for_again(cell: Cell) -> None:
     cell.sync()
     assert cell.job().state is JobState.STOPPED
     assert cell.jobs.stops == ["a"]
+
+
+def test_a_job_that_trains_saves_before_it_is_stopped(cell: Cell) -> None:
+    coordinator = cell.run()
+    asyncio.run(coordinator.declare(asdict(WISH)))
+    tell(coordinator, Phase.TRAINING)
+    cell.sync()
+    cell.move(JobState.STOPPING)
+    for _ in range(3):
+        cell.sync()
+    assert cell.jobs.stops == []
+    assert [target.replicas for _, target in cell.coordinators.targets] == [0]
+    tell(coordinator, Phase.RESTING, workers=0)
+    cell.sync()
+    cell.sync()
+    assert cell.jobs.stops == ["a"]
+
+
+def test_one_that_cannot_save_in_time_is_stopped_all_the_same(cell: Cell) -> None:
+    coordinator = cell.run()
+    asyncio.run(coordinator.declare(asdict(WISH)))
+    tell(coordinator, Phase.TRAINING)
+    cell.sync()
+    cell.move(JobState.STOPPING)
+    cell.sync()
+    cell.now_s += cell.agent.save_s - 2
+    cell.sync()
+    assert cell.jobs.stops == []
+    cell.sync()
+    assert cell.jobs.stops == ["a"]
+    assert cell.agent.save_s < RESERVE_S, "a budget pays for it"
 
 
 def test_a_stop_while_the_listing_lags_waits_for_rays_word(cell: Cell) -> None:

@@ -157,6 +157,7 @@ def test_an_unknown_job_is_told_with_the_nearest_one(world: World) -> None:
 def test_stop_asks_ray_and_is_on_record(world: World) -> None:
     job_id = world.run()
     assert world.controller.stop(job_id).state is JobState.STOPPING
+    world.tick()
     assert world.jobs.stops == [job_id]
     assert world.controller.stop(job_id).state is JobState.STOPPING  # once more: the same, without a second record
     assert [getattr(event, "state", None) for event in world.written].count(JobState.STOPPING) == 1
