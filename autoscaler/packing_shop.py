@@ -151,7 +151,9 @@ class Shop:
         """The cheapest per request first; for a gang that would rather be in one zone, those there that cost little
         more before all others. At the same price a gang takes fewer nodes."""
         prices = self.stock.prices[fitting]
-        if not asker.is_gang and not asker.zone:  # the stock stands by price: of equals the first is the cheapest
+        if (
+            len(fitting) and not asker.is_gang and not asker.zone
+        ):  # the stock stands by price: of equals the first is the cheapest
             yield int(fitting[each.argmin()])
         order = np.lexsort((-prices if asker.is_gang and not asker.alone else prices, each))
         if asker.zone and len(order):
