@@ -27,6 +27,8 @@ from tradewind.autoscaler.shape import EPSILON
 # Where rounding to whole nodes matters: few nodes. And where the program is small: few shapes x offers.
 _MOST_NODES = 500
 _MOST_PAIRS = 8_000
+_FEW_NODES = 100  # so few that the program is always worth its time
+_WORTH_IT = 0.025  # of the price: what the linear program must promise where there are more
 _ROUNDS = 4  # of column generation
 _NEAR = 0.1  # patterns this close to being worth their price enter the integer program
 _GAP = 0.002
@@ -66,11 +68,13 @@ def advise(packing: Packing, stock: Stock) -> list[int]:
     if _is_cheapest(loads, np.array(owner), stock):
         return []
     program = _program(loads, np.array(owner), stock)
-    worth = _worth(program)
+    worth, most = _worth(program), float(stock.prices[owner].sum()) * (1.0 - _WORTH_IT)
     for _ in range(_ROUNDS):
         if not _add_patterns(program, worth):
             break
         worth = _worth(program)
+        if len(owner) > _FEW_NODES and float((worth * program.counts).sum()) > most:
+            return []  # whole nodes cost more than parts of them: there is next to nothing to gain
     chosen = _whole(program, worth)
     opener = (program.copies > 0).argmax(axis=1)  # the shape that comes first in first-fit
     order = np.lexsort((program.owner, opener))
@@ -87,8 +91,29 @@ def _is_cheapest(loads: Loads, owner: Ints, stock: Stock) -> bool:
     prices, copies = stock.prices[fitting], copies[fitting]
     if not len(prices):
         return False
-    bound = max(count * float((prices / copies).min()), -(-count // int(copies.max())) * float(prices.min()))
-    return float(stock.prices[owner].sum()) <= bound * (1.0 + 1e-9)
+    least = max(_least_price(count, copies, prices), -(-count // int(copies.max())) * float(prices.min()))
+    return float(stock.prices[owner].sum()) <= least * (1.0 + 1e-9)
+
+
+def _least_price(count: int, copies: Ints, prices: Floats) -> float:
+    """Below which no nodes hold so many copies of one shape. Let r be the least price per copy, of a node that holds f.
+    A set of nodes with c copies costs r c and what each is dearer than that; beyond the count, copies are wasted at r
+    each. Nodes of f copies cost nothing extra, so what counts is c modulo f: a shortest way over f remainders, by a
+    node (its copies further) or by one wasted copy (one back). That the number of nodes of f copies may not be negative
+    is not asked, which only lowers it."""
+    each = prices / copies
+    best = int(each.argmin())
+    rate, size = float(each[best]), int(copies[best])
+    steps = np.append(copies, -1)
+    extra = np.append(prices - rate * copies, rate)
+    to = (np.arange(size) - steps[:, None]) % size
+    way = np.full(size, np.inf)
+    way[0] = 0.0
+    while True:
+        shorter = np.minimum(way, (way[to] + extra[:, None]).min(axis=0))
+        if np.array_equal(shorter, way):
+            return rate * count + float(way[count % size])
+        way = shorter
 
 
 def _program(loads: Loads, owner: Ints, stock: Stock) -> _Program:
@@ -126,25 +151,30 @@ def _worth(program: _Program) -> Floats:
 def _add_patterns(program: _Program, worth: Floats) -> bool:
     """Nodes filled by worth per resource: per all resources together, and per each of them."""
     unit = np.where(program.room > 0, program.prices[:, None] / np.maximum(program.room, EPSILON), np.inf).min(axis=0)
-    weights = [unit, *(np.diag(unit) + 0.05 * unit)]
+    weights = np.array([unit, *(np.diag(unit) + 0.05 * unit)])
+    density = -worth / np.maximum((program.asked[None] * weights[:, None]).sum(axis=2), EPSILON)
+    copies = _filled(program, np.argsort(density, axis=1, kind="stable")[:, : np.count_nonzero(worth > 0)])
     found = False
-    for weight in weights:
-        order = np.argsort(-worth / np.maximum(program.asked @ weight, EPSILON), kind="stable")
-        copies = _filled(program, order[worth[order] > 0])
-        better = np.flatnonzero(copies @ worth > program.prices * (1 + EPSILON))
-        program.add(better, copies[better])
+    for filled in copies:
+        better = np.flatnonzero((filled * worth).sum(axis=1) > program.prices * (1 + EPSILON))
+        program.add(better, filled[better])
         found |= len(better) > 0
     return found
 
 
-def _filled(program: _Program, order: Ints) -> Floats:
-    """Each offer with as many copies as fit, shape after shape."""
-    room, copies = program.room.copy(), np.zeros(program.fits.shape)
-    for shape in order.tolist():
-        asks = np.flatnonzero(program.asked[shape])
-        fit = np.floor((room[:, asks] + EPSILON) / program.asked[shape, asks]).min(axis=1)
-        copies[:, shape] = np.minimum(fit, program.fits[:, shape])
-        room[:, asks] -= copies[:, shape, None] * program.asked[shape, asks]
+def _filled(program: _Program, orders: Ints) -> Floats:
+    """Each offer with as many copies as fit, shape after shape; once for each order, all side by side."""
+    ways, (offers, shapes) = np.arange(len(orders)), program.fits.shape
+    room = np.repeat(program.room[None], len(orders), axis=0)
+    copies = np.zeros((len(orders), offers, shapes))
+    divisors = np.where(program.asked > 0, program.asked, np.inf)
+    nothing = np.where(program.asked > 0, 0.0, np.inf)  # what is not asked for sets no bound
+    for shape in orders.T:
+        asked = program.asked[shape][:, None]
+        fit = ((room + EPSILON) / divisors[shape][:, None] + nothing[shape][:, None]).min(axis=2)
+        taken = np.minimum(np.floor(fit), program.fits[:, shape].T)
+        copies[ways, :, shape] = taken
+        room -= taken[:, :, None] * asked
     return copies
 
 

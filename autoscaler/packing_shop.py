@@ -156,7 +156,9 @@ class Shop:
         if not len(fitting):
             return
         prices = self.stock.prices[fitting]
-        if not asker.is_gang and not asker.zone:  # the stock stands by price: of equals the first is the cheapest
+        if (
+            len(fitting) and not asker.is_gang and not asker.zone
+        ):  # the stock stands by price: of equals the first is the cheapest
             yield int(fitting[each.argmin()])
         order = np.lexsort((-prices if asker.is_gang and not asker.alone else prices, each))
         near = each <= NEAR * each[order[0]]

@@ -7,6 +7,7 @@ what prices were in the last minutes; limits on nodes, dollars and one cloud are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from planning.cases import NOW_S, Case
@@ -17,9 +18,10 @@ from tradewind.autoscaler.knowledge import Experience, Knowledge
 from tradewind.autoscaler.limits import Counted, Limits, Part, Rule
 from tradewind.autoscaler.observe import learn_resources
 from tradewind.autoscaler.quotes import note_quotes
-from tradewind.autoscaler.ray_snapshot import RaySnapshot
+from tradewind.autoscaler.ray_snapshot import Gang, RaySnapshot
+from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.view import View
-from tradewind.model import Capacity
+from tradewind.model import Capacity, Offer
 
 HOUR_S = 3600.0
 DEAR_UUSD_PER_H = 10**12
@@ -56,22 +58,67 @@ class Cell:
         )
 
 
-def cells_of(case: Case, num_cells: int) -> list[Cell]:
+def cells_of(case: Case, num_cells: int, everywhere: bool = False) -> list[Cell]:
+    """Each with the regions that are its own, or, `everywhere`, with all offers and its part of all nodes."""
     whole, experience = _informed(case), experience_of(case)
-    names = [f"cell-{number}" for number in range(num_cells)]
-    records = [replace(node.requested, cell=names[i % num_cells]) for i, node in enumerate(whole.nodes)]
-    fleet = FleetState({record.launch_id: record for record in records})
+    homes = _homes(whole.offers, num_cells)
+    places = [
+        number % num_cells if everywhere else homes[_region(node.requested.offer)]
+        for number, node in enumerate(whole.nodes)
+    ]
+    nodes = [
+        replace(node, requested=replace(node.requested, cell=f"cell-{place}"))
+        for node, place in zip(whole.nodes, places, strict=True)
+    ]
+    fleet = FleetState({node.launch_id: node.requested for node in nodes})
+    offers = [
+        whole.offers if everywhere else tuple(offer for offer in whole.offers if homes[_region(offer)] == place)
+        for place in range(num_cells)
+    ]
     found = []
-    for number, name in enumerate(names):
-        mine = tuple(
-            replace(node, requested=record)
-            for node, record in zip(whole.nodes[number::num_cells], records[number::num_cells], strict=True)
-        )
+    for place, demand in enumerate(_shared_out(case.snapshot, offers)):
+        mine = tuple(node for node, at in zip(nodes, places, strict=True) if at == place)
         in_ray = tuple(node.ray for node in mine if node.ray is not None)
-        seen = replace(_demand_of(case.snapshot, number, num_cells), nodes=(case.snapshot.nodes[0], *in_ray))
-        view = replace(whole, nodes=mine, snapshot=seen, demand=demand_of(seen))
-        found.append(Cell(view, fleet.cell(name), experience))
+        seen = replace(demand, nodes=(case.snapshot.nodes[0], *in_ray))
+        view = replace(whole, nodes=mine, offers=offers[place], snapshot=seen, demand=demand_of(seen))
+        found.append(Cell(view, fleet.cell(f"cell-{place}"), experience))
     return found
+
+
+def _region(offer: Offer) -> tuple[str, str]:
+    return offer.market.cloud, offer.market.region
+
+
+def _homes(offers: Sequence[Offer], num_cells: int) -> dict[tuple[str, str], int]:
+    regions = sorted({_region(offer) for offer in offers})
+    return {region: number % num_cells for number, region in enumerate(regions)}
+
+
+def _shared_out(snapshot: RaySnapshot, offers: Sequence[Sequence[Offer]]) -> list[RaySnapshot]:
+    """Of each shape as many to each cell as to any other, give or take one, among those that can serve it: a job is
+    sent where it can run."""
+    pending: list[list[tuple[Shape, int]]] = [[] for _ in offers]
+    gangs: list[list[Gang]] = [[] for _ in offers]
+    for shape, count in snapshot.pending:
+        able = _able((shape,), offers)
+        for turn, place in enumerate(able):
+            if share := (count + turn) // len(able):
+                pending[place].append((shape, share))
+    for number, gang in enumerate(snapshot.gangs):
+        able = _able(gang.bundles, offers)
+        gangs[able[number % len(able)]].append(gang)
+    return [RaySnapshot(pending=tuple(p), gangs=tuple(g)) for p, g in zip(pending, gangs, strict=True)]
+
+
+def _able(shapes: Sequence[Shape], offers: Sequence[Sequence[Offer]]) -> list[int]:
+    """The cells that can serve all of these; all, where none can."""
+    wanted = set(shapes)
+    found = [
+        place
+        for place, mine in enumerate(offers)
+        if all(any(shape.copies_in(each.resources) and shape.allows(each.labels) for each in mine) for shape in wanted)
+    ]
+    return found or list(range(len(offers)))
 
 
 def _informed(case: Case) -> View:
@@ -87,10 +134,3 @@ def _informed(case: Case) -> View:
     records = {node.launch_id: node.requested for node in view.nodes}
     seen = learn_resources({}, case.snapshot.nodes, records)
     return replace(view, settings=replace(view.settings, limits=limits), quotes=quotes, seen_resources=seen)
-
-
-def _demand_of(snapshot: RaySnapshot, cell: int, num_cells: int) -> RaySnapshot:
-    """Of each shape as many as of any other cell, give or take one."""
-    counts = [(shape, (count + cell) // num_cells) for shape, count in snapshot.pending]
-    pending = tuple((shape, count) for shape, count in counts if count)
-    return RaySnapshot(pending=pending, gangs=snapshot.gangs[cell::num_cells])
