@@ -48,7 +48,7 @@ def _launch(slot: Slot, use: Use, row: int, options: Options, words: _Words, rul
     assert slot.offer is not None
     reason = f"cheapest for {words.of_use(use)}: {words.of_price(slot)}"
     beaten, fallbacks = words.of_others(slot, row, options)
-    others = ruled_out.beside(slot.offer, frozenset(shape for shape, _, _ in use))
+    others = ruled_out.beside(slot.offer, use)
     return Launch(slot.offer, reason, beaten, fallbacks, words.of_jobs(use), others, gang=gang)
 
 
@@ -76,6 +76,8 @@ class _Words:
         return "; ".join(parts)
 
     def of_jobs(self, use: Use) -> tuple[str, ...]:
+        if not self.jobs:
+            return ()
         return tuple(dict.fromkeys(self.jobs[source] for _, source, _ in use if source in self.jobs))
 
     def of_price(self, slot: Slot) -> str:
@@ -142,12 +144,12 @@ class _RuledOut:
         self._by_shape: dict[str, list[int]] = {}
         self._known: dict[tuple[int, frozenset[str]], tuple[str, ...]] = {}
 
-    def beside(self, bought: Offer, shapes: frozenset[str]) -> tuple[str, ...]:
-        key = (id(bought), shapes)
+    def beside(self, bought: Offer, use: Use) -> tuple[str, ...]:
         if not self._offers:
             return ()
+        key = (id(bought), frozenset(shape for shape, _, _ in use))
         if key not in self._known:
-            able = sorted({index for shape in shapes for index in self._able(shape)})
+            able = sorted({index for shape in key[1] for index in self._able(shape)})
             rows = [self._offers[index] for index in able if self._offers[index][0] is not bought]
             self._known[key] = tuple(f"{offer.market}: {why}" for offer, why in rows[:_RULED_OUT])
         return self._known[key]

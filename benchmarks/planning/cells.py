@@ -1,8 +1,8 @@
 """One case of plan_scale.py as a running fleet sees it: in cells, with all that a loop knows. Not a benchmark itself.
 
-Each cell has its part of the nodes and of the demand, and decides by itself; all are offered everything. Limits count
-the nodes of the other cells. Of every market it is known how long nodes took to boot and how often spot was taken, and
-what prices were in the last minutes; limits on nodes, dollars and one cloud are set, too high to be met.
+Each cell has its part of the nodes and of the demand, and decides by itself. A real cell is one region of one cloud.
+Limits count the nodes of the other cells. Of every market it is known how long nodes took to boot and how often spot
+was taken, and what prices were in the last minutes; limits on nodes, dollars and one cloud are set, too high to be met.
 """
 
 from __future__ import annotations

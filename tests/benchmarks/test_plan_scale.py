@@ -46,22 +46,43 @@ def test_every_bar_is_one_line(bench: Any, capsys: pytest.CaptureFixture[str]) -
     assert len(bars) == 4
 
 
-def test_cells_share_out_nodes_and_demand(bench: Any) -> None:
-    case = bench.make_case("gangs", 20, 60, 20, seed=3)
-    views = bench.views_of(case, 3)
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_cells_share_out_nodes_and_demand(bench: Any, everywhere: bool) -> None:
+    case = bench.make_case("gangs", 60, 90, 40, seed=3)
+    cells = bench.cells_of(case, 3, everywhere)
+    views = [cell.look() for cell in cells]
     assert sorted(node.launch_id for view in views for node in view.nodes) == sorted(
         node.launch_id for node in case.view.nodes
     )
-    assert all(len(view.nodes) + len(view.elsewhere) == 20 for view in views)
+    assert all(len(view.nodes) + sum(lot.count for lot in view.elsewhere.workers) == 60 for view in views)
     asked = sum(need.count for view in views for need in view.demand.needs)
     assert asked == sum(need.count for need in case.view.demand.needs)
     assert sum(len(view.demand.gangs) for view in views) == len(case.view.demand.gangs)
     assert all(make_plan(view).launches for view in views)
 
 
+def test_a_cell_of_its_own_regions_is_offered_nothing_else(bench: Any) -> None:
+    case = bench.make_case("mixed", 60, 90, 40, seed=3)
+    views = [cell.view for cell in bench.cells_of(case, 4)]
+    assert sorted(offer.market.key for view in views for offer in view.offers) == sorted(
+        offer.market.key for offer in case.view.offers
+    )
+    for view in views:
+        assert {node.requested.offer.market.region for node in view.nodes} <= {o.market.region for o in view.offers}
+
+
 def test_cells_know_their_markets(bench: Any) -> None:
     case = bench.make_case("mixed", 200, 10, 20, seed=3)
-    knowledge = bench.knowledge_of(bench.experience_of(case), case.view)
+    knowledge = bench.cells_of(case, 1)[0].look().knowledge
     seen = {node.requested.offer.market for node in case.view.nodes}
     assert all(knowledge.evidence[market.key].boots_s for market in seen)
     assert any(each.taken > 0 for each in knowledge.evidence.values())
+
+
+def test_cells_have_bars_for_the_slowest_and_for_all(bench: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.main(["--nodes", "30", "--requests", "30", "--offers", "20", "--repeat", "1", "--cells", "3", "--json"])
+    bars = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [("slowest cell" in bar["bar"], "all cells" in bar["bar"]) for bar in bars] == [
+        (True, False), (False, True), (True, False), (False, True), (False, False),
+    ]  # fmt: skip
+    assert all(bar["ours"] > 0 for bar in bars)
