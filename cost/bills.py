@@ -37,6 +37,7 @@ class Charge:
     hours: float | None = None
     launch_id: str = ""  # by its tags
     is_spot: bool = False
+    credits_uusd: int = 0  # negative: what was taken off, and is in the cost
     is_covered: bool = False  # paid for by a reservation or a savings plan, at least in part
 
 
@@ -148,15 +149,16 @@ def _google(row: Cells) -> Charge:
     service = _any(row, "service.description", "service_description")
     credits = json.loads(row.get("credits") or "[]")
     rate = _rate(row)
-    cost_uusd = _uusd(row["cost"], rate) + sum(_uusd(str(each.get("amount", 0)), rate) for each in credits)
+    credits_uusd = sum(_uusd(str(each.get("amount", 0)), rate) for each in credits)
     kind = row.get("cost_type") or "regular"
     is_machine = service in ("Compute Engine", "Cloud TPU") and kind == "regular" and bool(_GOOGLE_RUNS.search(sku))
     return Charge(
         cloud="gcp",
         resource=_last(_any(row, "resource.name", "resource_name")),
         day=_day(_any(row, "usage_start_time", "usage.start_time")),
-        cost_uusd=cost_uusd,
-        what=(sku or service) if kind == "regular" else f"{kind}: {sku or service}",
+        cost_uusd=_uusd(row["cost"], rate) + credits_uusd,
+        credits_uusd=credits_uusd,
+        what=(sku or service) if kind in ("regular", sku.lower()) else f"{kind}: {sku or service}",
         is_machine=is_machine and not _GOOGLE_BESIDE.search(sku),
         launch_id=_launch_id(_tags(row.get("labels", ""))),
         is_spot="spot" in sku.lower() or "preemptible" in sku.lower(),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 HOUR_S = 3600.0
 UNIT_S = 300.0  # what work and hours are counted in
-LEAST_SAVED = 0.02  # of what running at once would emit: for less, nobody waits
+LEAST_SAVED = 0.005  # of what running at once would emit: for less, nobody waits
 _NEVER = 1e300
 
 

@@ -194,5 +194,5 @@ def _unknown(question: str, value: str, names: Sequence[str]) -> ConfigError:
     nearest = f"; the nearest is {near[0]}" if near else ""
     problem = Problem("catalogue", question, f"there is no {value!r}{nearest}")
     # A list of all is an answer only while it can be read at a glance.
-    shown = names if len(names) <= 40 else near
+    shown = names if len(names) <= 40 else near or [*names[:10], f"and {len(names) - 10} more"]
     return ConfigError([problem], hint=f"known: {', '.join(shown)}" if shown else "`tradewind catalog` lists them")

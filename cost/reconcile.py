@@ -6,18 +6,19 @@ is in exactly one line or in `others`, so that the lines and the others add up t
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
 from tradewind.cost.bills import Charge
-from tradewind.units import format_usd
+from tradewind.units import format_duration, format_usd
 
 LEAST_UUSD = 10_000  # a cent: less is rounding
 FREE_HOURS = 1.0
 LATE_DAYS = 2  # clouds add to a bill for about so long
-_SAME_HOURS = 0.02
+_PART = 0.1
 NO_NAME = "names no machine: use the export with resources"
 
 
@@ -66,6 +67,7 @@ class _Side:
     is_spot: bool = False
     last_day: str = ""
     is_covered: bool = False
+    credits_uusd: int = 0  # negative: in the cost
     is_in_parts: bool = False  # as Google bills: nobody says how long the machine ran
 
     def add(self, charge: Charge) -> None:
@@ -75,6 +77,7 @@ class _Side:
         self.launch_id = self.launch_id or charge.launch_id
         self.is_spot = self.is_spot or charge.is_spot
         self.is_covered = self.is_covered or charge.is_covered
+        self.credits_uusd += charge.credits_uusd
         self.is_in_parts = self.is_in_parts or (charge.cloud == "gcp" and charge.hours is None)
         self.last_day = max(self.last_day, charge.day)
 
@@ -128,20 +131,35 @@ def _why(in_ledger: bool, in_bill: bool, here: _Side, there: _Side, until_day: s
         return _why_missing(here, until_day)
     if there.is_covered:
         return "a reservation or a savings plan pays for it, at least in part: its price is on another line of the bill"
-    if here.hours and there.hours and abs(there.hours - here.hours) > max(_SAME_HOURS, 0.01 * here.hours):
-        return f"time: billed for {there.hours:.2f} h, in the ledger {here.hours:.2f} h"
     if here.hours and there.hours:
-        paid, known = round(there.cost_uusd / there.hours), round(here.cost_uusd / here.hours)
-        moved = "the spot price moved between our looks" if here.is_spot else "a discount, or an old price list"
-        return f"price: billed at {format_usd(paid)}/h, in the ledger {format_usd(known)}/h: {moved}"
+        return _why_dearer(here, there, here.hours, there.hours)
     return _why_unknown(here, there)
+
+
+def _why_dearer(here: _Side, there: _Side, our_hours: float, their_hours: float) -> str:
+    """Time, price, or both: each is named if it is more than a tenth of the difference."""
+    paid, known = round(there.cost_uusd / their_hours), round(here.cost_uusd / our_hours)
+    by_time, by_price = abs(math.log(their_hours / our_hours)), abs(math.log(max(paid, 1) / max(known, 1)))
+    found = []
+    if by_time > _PART * by_price:
+        found.append(f"time: billed for {_time(their_hours)}, in the ledger {_time(our_hours)}")
+    if by_price > _PART * by_time:
+        moved = "the spot price moved between our looks" if here.is_spot else "a discount, or an old price list"
+        found.append(f"price: billed at {format_usd(paid)}/h, in the ledger {format_usd(known)}/h: {moved}")
+    return "; and ".join(found)
+
+
+def _time(hours: float) -> str:
+    return format_duration(hours * 3600)
 
 
 def _why_unknown(here: _Side, there: _Side) -> str:
     """The bill does not say how long it ran."""
     part = there.cost_uusd / here.cost_uusd - 1 if here.cost_uusd else 0.0
     by = f"{abs(part):.0%} {'more' if part > 0 else 'less'} than in the ledger"
-    ran = f", where it ran for {here.hours:.2f} h" if here.hours else ""
+    ran = f", where it ran for {_time(here.hours)}" if here.hours else ""
+    if there.credits_uusd and abs(there.cost_uusd - there.credits_uusd - here.cost_uusd) < abs(part) * here.cost_uusd:
+        return f"credits: {format_usd(-there.credits_uusd)} were taken off (sustained use, commitments, promotions)"
     if there.is_in_parts:
         return f"price or time: {by}{ran}; the bill has it in parts (cores, memory, accelerators) and tells no time"
     return f"price or time: {by}{ran}; the bill does not say how long it ran"
@@ -173,10 +191,10 @@ def render(found: Reconciliation, most: int = 20) -> str:
     lines = [
         f"Ledger and bill, {found.from_day} to {found.until_day}, {where}",
         f"  ledger {format_usd(found.ledger_uusd)}, bill {format_usd(found.billed_uusd)}",
-        f"  {found.agreeing} machines agree ({format_usd(found.agreeing_billed_uusd)})",
+        f"  {_count(found.agreeing, 'machine', 'agrees', 'agree')} ({format_usd(found.agreeing_billed_uusd)})",
     ]
     if found.differences:
-        lines.append(f"  {len(found.differences)} machines differ:")
+        lines.append(f"  {_count(len(found.differences), 'machine', 'differs', 'differ')}:")
         for each in found.differences[:most]:
             amounts = f"ledger {format_usd(each.ledger_uusd)}, bill {format_usd(each.billed_uusd)}"
             lines += [f"    {each.resource}: {amounts}", f"      {each.why}"]
@@ -185,6 +203,11 @@ def render(found: Reconciliation, most: int = 20) -> str:
     if found.others:
         lines.append("  not for running machines, so not in the ledger:")
         lines += [
-            f"    {each.what}: {format_usd(each.cost_uusd)} ({each.charges} charges)" for each in found.others[:most]
+            f"    {each.what}: {format_usd(each.cost_uusd)} ({_count(each.charges, 'charge')})"
+            for each in found.others[:most]
         ]
     return "\n".join(lines) + "\n"
+
+
+def _count(number: int, noun: str, one: str = "", many: str = "") -> str:
+    return f"{number} {noun} {one}".rstrip() if number == 1 else f"{number} {noun}s {many}".rstrip()

@@ -5,7 +5,7 @@ Stands between the catalogue and `tradewind catalog`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -197,12 +197,19 @@ def _cheapest(found: Iterable[Deal], capacity: Capacity) -> str:
     return next((_usd(deal.per_accelerator_uusd_per_h) for deal in found if deal.capacity == capacity), "")
 
 
-def sources_text(catalog: Catalog) -> str:
-    told = (f"{each.cloud}: {each.source.name}, {each.source.date}" for each in catalog.lists)
+def sources_text(catalog: Catalog, clouds: Collection[str] = ()) -> str:
+    """Of these clouds; none: of all."""
+    told = (
+        f"{each.cloud}: {each.source.name}, {each.source.date}"
+        for each in catalog.lists
+        if not clouds or each.cloud in clouds
+    )
     return "Prices of " + "; ".join(told) + "."
 
 
-def stale_warnings(catalog: Catalog, now_s: float, max_age_s: float = MAX_AGE_S) -> list[str]:
+def stale_warnings(
+    catalog: Catalog, now_s: float, max_age_s: float = MAX_AGE_S, clouds: Collection[str] = ()
+) -> list[str]:
     """For people who choose by these prices. One that tells only its year may be younger than this says."""
     lists = {listed.cloud: listed for listed in catalog.lists}
     return [
@@ -210,6 +217,7 @@ def stale_warnings(catalog: Catalog, now_s: float, max_age_s: float = MAX_AGE_S)
         f"{age / DAY_S:.0f} days old ({lists[cloud].source.name}, {lists[cloud].source.date}); "
         f"`tradewind catalog refresh --cloud {cloud}` asks for new ones"
         for cloud, age in catalog.stale(now_s, max_age_s).items()
+        if not clouds or cloud in clouds
     ]
 
 

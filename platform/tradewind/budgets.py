@@ -41,8 +41,8 @@ class BudgetKeeper:
         self._refused: dict[str, tuple[float, str]] = {}  # until when, and why
         self._said: set[tuple[str, str, int]] = set()
 
-    def tick(self, stop: Callable[[str], object]) -> None:
-        """`stop` asks a job to save and stop."""
+    def tick(self, stop: Callable[[str, str], object]) -> None:
+        """`stop` asks a job to save and stop, for a reason."""
         with self._journal.reading() as (fleet, _):
             jobs = {job.job_id: job for job in fleet.open_jobs}
         found = self._look({job_id: job.spec.tenant for job_id, job in jobs.items()})
@@ -50,7 +50,7 @@ class BudgetKeeper:
         for job_id, why in found.must_stop().items():
             if jobs[job_id].state is not JobState.STOPPING:
                 self._say(job_id, "stopped, with a checkpoint: " + why)
-                stop(job_id)
+                stop(job_id, why)
 
     def admit(self, offer: Offer, job_ids: Collection[str]) -> str:
         with self._one:
@@ -113,6 +113,8 @@ class BudgetKeeper:
 def resumption(job: JobRecord, ledger: Ledger, request: ResumeRequest, now_s: float) -> JobSpec | BudgetChanged:
     """What becomes of a request to go on: another job in the place of one that is over, else a larger budget."""
     spent_uusd, limit_uusd = ledger.job_cost(job.job_id, now_s), ledger.job(job.job_id).budget_uusd
+    if request.add_uusd is not None and limit_uusd is None and not is_over(job.state):
+        raise JobError(f"{job.job_id} has no budget that could be raised", "to give it one: --budget 50, in all")
     if request.add_uusd is not None:  # `--budget +20`: so much more than it was
         limit_uusd = max(spent_uusd, limit_uusd or 0) + request.add_uusd
     elif request.budget_uusd is not None:

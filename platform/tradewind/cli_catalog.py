@@ -78,14 +78,15 @@ def show(
     known = catalogs.load(path or _folder(options))
     asked = shop.Question(what, Capacity(capacity) if capacity else None, cloud, region, cpus, memory)
     found = shop.deals(known, asked) if what else []
+    clouds = {deal.cloud for deal in found}
     if as_json:
         click.echo(
             json.dumps([deal.as_dict() for deal in found[:limit]] if what else list(known.accelerators), indent=2)
         )
     else:
         click.echo(shop.deals_text(found, limit) if what else shop.overview_text(known))
-        click.echo(shop.sources_text(known))
-    _warn(shop.stale_warnings(known, time.time(), max_age_s))
+        click.echo(shop.sources_text(known, clouds))
+    _warn(shop.stale_warnings(known, time.time(), max_age_s, clouds))
 
 
 def use_lists(options: Options) -> None:

@@ -92,7 +92,10 @@ def _write_page(fleet: Any, path: str, since_s: float | None) -> None:
 
     from tradewind.cost.page import render_page
 
-    Path(path).write_text(render_page(fleet.cost_report(since=since_s)), encoding="utf-8")
+    try:
+        Path(path).write_text(render_page(fleet.cost_report(since=since_s)), encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"cannot write {path}: {error.strerror}") from error
     click.echo(f"Wrote {path}")
 
 

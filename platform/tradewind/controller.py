@@ -234,7 +234,7 @@ class Controller:
         contracts = self._contracts.infos(jobs, costs_uusd)
         return [job_info(job, costs_uusd.get(job.job_id, 0), contracts.get(job.job_id)) for job in jobs]
 
-    def stop(self, job_id: str) -> JobInfo:
+    def stop(self, job_id: str, reason: str = "") -> JobInfo:
         with self.journal.reading() as (fleet, _):
             job = found_job(fleet, job_id)
         if is_over(job.state):
@@ -243,7 +243,7 @@ class Controller:
         if job.foreign and not (cell and cell.agent.stop_job(job_id)):
             hint = "end its process where it runs; its nodes go when it is gone"
             raise JobError(f"{job_id} is a driver that was not started by Ray's Jobs API", hint)
-        self._note_stopping(job_id)
+        self._note_stopping(job_id, reason)
         if cell is None:
             self._note_stopped(job_id)  # nobody has it yet
         self._wake()  # the cell's next tick has it save and ends it
@@ -253,10 +253,11 @@ class Controller:
         fresh = self._keeper.resume(job_id, request)
         return self.submit(fresh) if fresh else self.job(job_id)
 
-    def _note_stopping(self, job_id: str) -> None:
+    def _note_stopping(self, job_id: str, reason: str) -> None:
         with self.journal.reading() as (fleet, _):
             if JobState.STOPPING in JOB_TRANSITIONS[fleet.jobs[job_id].state]:
-                self.journal.record(JobStateChanged(at_s=time.time(), job_id=job_id, state=JobState.STOPPING))
+                now_s, state = time.time(), JobState.STOPPING
+                self.journal.record(JobStateChanged(at_s=now_s, job_id=job_id, state=state, reason=reason))
 
     def _note_stopped(self, job_id: str) -> None:
         self.journal.record(JobStateChanged(at_s=time.time(), job_id=job_id, state=JobState.STOPPED))

@@ -57,7 +57,7 @@ def build_spec(
     given = {key: value for key, value in changes.items() if value is not None}
     contract = Contract(
         deadline_at_s=spec.contract.deadline_at_s if deadline is None else parse_deadline_s(deadline, now_s),
-        budget_uusd=spec.contract.budget_uusd if budget is None else _parse("budget", parse_usd, budget),
+        budget_uusd=spec.contract.budget_uusd if budget is None else _parse("budget", _some_usd, budget),
         work_s=spec.contract.work_s if work is None else _parse("work", parse_duration_s, work),
     )
     _check_work(contract.work_s)
@@ -154,6 +154,13 @@ def parse_deadline_s(given: str | int | float | datetime, now_s: float) -> float
     if not isinstance(given, datetime):
         return now_s + _parse("deadline", parse_duration_s, given)
     return given.timestamp()
+
+
+def _some_usd(text: str | int | float) -> int:
+    amount_uusd = parse_usd(text)
+    if amount_uusd <= 0:
+        raise ValueError(f"{text} is not more than nothing; leave it out for no limit")
+    return amount_uusd
 
 
 def _parse(field: str, parse: Callable[[Given], Number], given: Given) -> Number:

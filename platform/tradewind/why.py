@@ -19,6 +19,7 @@ from tradewind.autoscaler.fleet import FleetState, JobRecord, NodeRecord
 from tradewind.autoscaler.shape import Shape, add_up
 from tradewind.events import (
     AnyEvent,
+    BudgetChanged,
     DecisionRecorded,
     DrainRefused,
     DrainRequested,
@@ -44,7 +45,14 @@ from tradewind.views import Costs
 
 LAST: dict[About, int] = {"node": 50, "job": 50, "now": 10}  # lines at the most, unless told otherwise
 _STARTS = ("launch", "adopt")
-_DONE = {"drain": "drained", "terminate": "given back", "grant": "granted", "contract": "by its contract"}  # by action
+# By action.
+_DONE = {
+    "drain": "drained",
+    "terminate": "given back",
+    "grant": "granted",
+    "contract": "by its contract",
+    "budget": "budget",
+}
 _TAKEN = (EndReason.PREEMPTED, EndReason.CRASHED, EndReason.LOST)
 
 
@@ -288,6 +296,10 @@ def _job_line(event: AnyEvent, job: JobRecord) -> StoryLine | None:
         case JobPlaced() | MoveRequested():
             what = f"placed in {event.cell}" if isinstance(event, JobPlaced) else "is to leave its cell"
             return StoryLine(at_s=event.at_s, what=what, reason=event.reason)
+        case BudgetChanged():
+            return StoryLine(at_s=event.at_s, what=f"budget: it may cost {format_usd(event.budget_uusd)} in all now")
+        case DecisionRecorded(action="budget") if event.subject == job.job_id:
+            return StoryLine(at_s=event.at_s, what="budget", reason=event.reason)
         case DecisionRecorded(action="grant" | "contract") if event.subject == job.job_id:
             return StoryLine(at_s=event.at_s, what=_DONE[event.action], reason=event.reason, beat=event.alternatives)
         case DecisionRecorded(action="hold") if job.job_id in _jobs_in(event.jobs, event.subject):

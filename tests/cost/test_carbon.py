@@ -148,7 +148,7 @@ def test_nobody_waits_for_nothing() -> None:
         flat = carbon_window(0.0, Work(HOUR_S, 9 * HOUR_S, 300.0, running), [5] * 9)
         assert flat.run
         assert flat.planned[0][0] == 0.0
-    hardly = carbon_window(0.0, Work(HOUR_S, 9 * HOUR_S, 0.0), [100, 99, 99, 99, 99, 99, 99, 99, 99])
+    hardly = carbon_window(0.0, Work(HOUR_S, 9 * HOUR_S, 0.0), [1000, 998, 998, 998, 998, 998, 998, 998, 998])
     assert hardly.run
     assert "worth a rest" in hardly.reason
 

@@ -74,7 +74,7 @@ def test_each_kind_of_difference_has_its_reason(ledger: list[Charge]) -> None:
 
 def test_a_difference_in_time_is_told_as_such(ledger: list[Charge]) -> None:
     found = compare(ledger, parse(cur(usage("i-n", 3.0, 10.80), usage("i-m", 0.5, 1.80))))
-    assert reasons(found) == {"i-n": "time: billed for 3.00 h, in the ledger 2.00 h"}
+    assert reasons(found) == {"i-n": "time: billed for 3h00m, in the ledger 2h00m"}
 
 
 def test_only_the_days_and_the_cloud_of_the_bill_count(history: History) -> None:

@@ -71,12 +71,20 @@ def _is_warned_saves_and_stops(fleet: Fleet, place: FleetHome) -> Job:
     until(lambda: job.status().step > 0, "it trains", place)
     until(lambda: is_over(job.status().state), "its budget ends it", place, 600.0)
     assert job.status().state is JobState.STOPPED
-    story = " ".join(str(fleet.why("job", job.job_id)).split())
-    for told in ("50% is used", "80% is used", "95% is used", "stopped, with a checkpoint", "limits.max_usd_per_hour"):
+    assert "is used: raise it with" in job.status().reason
+    story = _story(fleet, job.job_id)
+    for told in (
+        "50% is used",
+        "80% is used",
+        "95% is used",
+        "stopped, with a checkpoint",
+        "would pass the limit of $100.00 per hour",
+    ):
         assert told in story
     receipt = job.receipt()
     assert 0.9 * usd_to_uusd(BUDGET_USD) < receipt.total_uusd <= usd_to_uusd(BUDGET_USD)
-    assert job.status().checkpoint_step == job.status().step == receipt.steps < STEPS, "it saved where it stopped"
+    assert job.status().step == receipt.steps < STEPS
+    assert dict(fleet.why("job", job.job_id).facts)["last save"] == f"step {receipt.steps}", "it saved where it stopped"
     assert len(fleet.bill().nodes) == 1, "a second one would have passed the cap"
     return job
 
@@ -89,7 +97,7 @@ def _nobody_passes_by(fleet: Fleet, place: FleetHome) -> None:
     nodes = len(fleet.bill().nodes)
     second = _send_past_us(fleet, place, "past-us-2")
     until(
-        lambda: "the budget of tenant vision" in " ".join(str(fleet.why("job", second)).split()),
+        lambda: "the budget of tenant vision" in _story(fleet, second),
         "it is held back",
         place,
     )
@@ -99,6 +107,11 @@ def _nobody_passes_by(fleet: Fleet, place: FleetHome) -> None:
     assert len(fleet.bill().nodes) == nodes == 2
     spent = next(line.cost_uusd for line in fleet.cost("tenant").lines if line.name == "vision")
     assert 0 < spent <= usd_to_uusd(0.60)
+
+
+def _story(fleet: Fleet, job_id: str) -> str:
+    """Without line breaks."""
+    return " ".join(str(fleet.why("job", job_id)).split())
 
 
 def _state(fleet: Fleet, job_id: str) -> JobState:

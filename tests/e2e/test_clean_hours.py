@@ -15,6 +15,7 @@ from fleet_home import home_of, until
 from tradewind.api import NodeInfo
 from tradewind.client import Fleet, Job, connect
 from tradewind.cost.labels import Label
+from tradewind.cost.render import render_receipt
 from tradewind.home import FleetHome
 from tradewind.jobs.sample_ledger import audit
 from tradewind.model import Phase
@@ -104,7 +105,7 @@ def _nothing_is_bought(fleet: Fleet, job: Job) -> None:
 def _receipt_has_the_rest(fleet: Fleet, job: Job) -> None:
     receipt, bill = job.receipt(), fleet.bill()
     assert receipt.rested_s >= STILL_S
-    assert f"rested for {format_duration(receipt.rested_s)}" in str(receipt)
+    assert f"rested for {format_duration(receipt.rested_s)}" in render_receipt(receipt)
     assert (receipt.steps, receipt.recomputed_steps) == (STEPS, 0)
     assert sum(receipt.labels_uusd.values()) == receipt.total_uusd
     assert receipt.labels_uusd[Label.RESTARTING] == 0, "it was planned"

@@ -47,7 +47,7 @@ ASKING = {
     "cost job": ["cost", "train-1"],
     "cost by tenant": ["cost", "tenant"],
     "cost focus": ["cost", "--focus"],
-    "resume": ["resume", "train-1", "--budget", "+5"],
+    "resume": ["resume", "train-1", "--budget", "5"],
     "watch": ["watch", "--for", "0.3s"],
     "preempt": ["preempt", "n1"],
     "down": ["down", "--yes"],
@@ -525,10 +525,11 @@ def test_cost_reconcile_compares_with_a_bill(run: Run, fake: FakeController, tmp
 
 
 def test_resume_raises_a_budget_or_goes_on(run: Run, fake: FakeController) -> None:
-    assert run("resume", "train-1", "--budget", "+5").exit_code == 0
-    with fake.ledger() as (ledger, _):
-        most = 5_000_000 + ledger.job_cost("train-1", fake.now_s)
-        assert 5_000_000 <= (ledger.jobs["train-1"].budget_uusd or 0) <= most
+    assert run("resume", "train-1", "--budget", "+5").exit_code == 1, "it has none that could be raised"
+    for given, limit_uusd in (("5", 5_000_000), ("+5", 10_000_000)):
+        assert run("resume", "train-1", "--budget", given).exit_code == 0
+        with fake.ledger() as (ledger, _):
+            assert ledger.jobs["train-1"].budget_uusd == limit_uusd
     fake.stop("train-1")
     done = run("resume", "train-1", "--budget", "+20", "--json")
     assert done.exit_code == 0, done.stderr
