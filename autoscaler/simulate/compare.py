@@ -57,6 +57,7 @@ class Result:
     largest_gpus: int
     preemptions: int
     restarts: int
+    moves: int
     launches: int
     refusals: int
     plans: int
@@ -182,7 +183,7 @@ class _Sample:
 
 
 _COUNTS = (
-    *("hopeless", "never_fit", "largest_gpus", "preemptions", "restarts", "launches", "refusals"),
+    *("hopeless", "never_fit", "largest_gpus", "preemptions", "restarts", "moves", "launches", "refusals"),
     *("plans", "decisions", "events"),
 )
 

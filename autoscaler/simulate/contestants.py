@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tradewind.autoscaler.packing_stock import EffectivePrice
 from tradewind.autoscaler.plan import POLICIES
 from tradewind.autoscaler.policies import buy
 from tradewind.autoscaler.policies.base import Policy
@@ -27,18 +28,23 @@ class Contestant:
     has_contracts: bool = False
 
     def settings(self, given: LoopSettings) -> LoopSettings:
-        """Of the fleet, but for what the policy is about. Moves to cheaper nodes are not simulated."""
-        return replace(given, buy_ahead=self.buys_ahead, market=replace(given.market, exchange=False), dry_run=False)
+        """Of the fleet, but for what the policy is about."""
+        return replace(given, buy_ahead=self.buys_ahead, dry_run=False)
 
     def venues(self, given: Sequence[Venue]) -> list[Venue]:
         dear = Capacity.ON_DEMAND
         return [venue for venue in given if not self.on_demand_only or venue.offer.market.capacity is dear]
 
     @property
+    def effective_price(self) -> EffectivePrice | None:
+        """What it buys by; None: by what is known of the markets."""
+        return _spot_first if self.spot_first else None
+
+    @property
     def policies(self) -> tuple[Policy, ...]:
         if not self.spot_first:
             return POLICIES
-        return tuple(Buy(effective_price=_spot_first) if policy is buy.decide else policy for policy in POLICIES)
+        return tuple(Buy(self.effective_price) if policy is buy.decide else policy for policy in POLICIES)
 
 
 def _spot_first(offer: Offer) -> float:

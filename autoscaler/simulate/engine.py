@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 
 from tradewind.autoscaler.actions import Drain, Launch, Plan, Terminate
 from tradewind.autoscaler.demand import Demand, Need
+from tradewind.autoscaler.effective import Pricing
 from tradewind.autoscaler.expected import spare_timeout_s
 from tradewind.autoscaler.forecast import SeriesKey
 from tradewind.autoscaler.knowledge import Knowledge
 from tradewind.autoscaler.limits import NOBODY
 from tradewind.autoscaler.market import Block, MarketMemory, renew, scope_key
+from tradewind.autoscaler.packing_stock import EffectivePrice
 from tradewind.autoscaler.plan import make_plan
 from tradewind.autoscaler.ray_snapshot import RaySnapshot
 from tradewind.autoscaler.shape import Shape
@@ -24,6 +26,7 @@ from tradewind.autoscaler.simulate.contestants import Contestant
 from tradewind.autoscaler.simulate.contracts import Contracts, Growth, refused
 from tradewind.autoscaler.simulate.foresight import Foresight, Learned, Nothing
 from tradewind.autoscaler.simulate.job import SimJob
+from tradewind.autoscaler.simulate.moving import Moves, leave
 from tradewind.autoscaler.simulate.place import GPU, Node, Venue
 from tradewind.autoscaler.simulate.remembered import Remembered, picture
 from tradewind.autoscaler.simulate.run import ANYWHERE
@@ -61,7 +64,7 @@ class Simulation:
     def __init__(
         self, setting: Setting, jobs: Iterator[SimJob], contestant: Contestant, seed: int = 0, begin_s: float = 0.0
     ) -> None:
-        self.tick_s, self.policies = setting.tick_s, contestant.policies
+        self.tick_s, self.policies, self.told_price = setting.tick_s, contestant.policies, contestant.effective_price
         self.settings = contestant.settings(setting.loop)
         venues = [venue for venue in contestant.venues(setting.venues) if _is_usable(venue.offer)]
         if not venues:
@@ -73,6 +76,8 @@ class Simulation:
         self.world.most_gpus = _most_gpus(self.settings, venues)
         self.foresight: Foresight = Learned(self.settings) if contestant.buys_ahead else Nothing()
         self.contracts = Contracts(self.world, setting.tick_s, setting.growth) if contestant.has_contracts else None
+        market = self.settings.market
+        self.moves = Moves(self.world, market, setting.tick_s) if market.exchange else None
         self.blocks: dict[str, Block] = {}
         self._planned_s = self._ticked_s = -setting.tick_s
         self._held_until_s = 0.0
@@ -91,10 +96,14 @@ class Simulation:
             self.world.advance(now_s)
             if self.contracts is not None:
                 self.contracts.look(now_s)
-            if self.world.is_news or self._wake_s(self._planned_s) <= now_s:
+            is_due = self.moves is not None and self.moves.is_due(self.blocks, now_s)
+            if self.world.is_news or is_due or self._wake_s(self._planned_s) <= now_s:
                 self.world.is_news = False
-                self._act(*self._plan(now_s), now_s)
+                plan, nodes = self._plan(now_s)
+                self._act(plan, nodes, now_s)
                 self.world.tally.plans += 1
+                if self.moves is not None:
+                    self.moves.looked(plan, now_s)
             self._check(now_s)
         self.world.end_all(self.world.moved_s)
         return self.world.tally
@@ -127,6 +136,8 @@ class Simulation:
             found += [block.until_s for block in self.blocks.values() if block.until_s > planned_s]
             if self._held_until_s > planned_s:
                 found.append(self._held_until_s)
+        if self.moves is not None and self.world.movers:
+            found.append(self.moves.next_s)
         if self.foresight.step_s is not None:
             found.append(planned_s + self.settings.forecast_step_s)
         return min(found)
@@ -150,18 +161,14 @@ class Simulation:
         world = self.world
         self._planned_s = now_s
         self._launched_s = [at_s for at_s in self._launched_s if at_s > now_s - 60.0]
-        seen = picture(world, self.blocks, len(self._launched_s), self.settings, now_s)
+        seen = picture(world, self.blocks, len(self._launched_s), self.settings, self._price(now_s), now_s)
         known = None if seen is None else self._remembered.find(seen, world, self._present_offers())
         if known is not None:
             return known
         plan = make_plan(self.look(now_s), policies=self.policies)
         if seen is not None:
             self._remembered.keep(seen, plan, world)
-        return plan, {
-            action.launch_id: world.nodes[int(action.launch_id[1:])]
-            for action in plan.actions
-            if isinstance(action, Drain | Terminate)
-        }
+        return plan, {node.name: node for node in _spoken_of(plan, world)}
 
     # --- observe ----------------------------------------------------------------------------------------------
 
@@ -173,7 +180,10 @@ class Simulation:
             now_s=now_s,
             settings=self.settings,
             nodes=nodes,
-            snapshot=RaySnapshot(tuple(node.ray for node in nodes if node.ray is not None)),
+            snapshot=RaySnapshot(
+                tuple([node.ray for node in nodes if node.ray is not None]),
+                holdings=world.holdings,
+            ),
             demand=self._demand(),
             offers=self._present_offers(),
             memory=MarketMemory(dict(self.blocks)),
@@ -181,6 +191,8 @@ class Simulation:
             wanted=wanted,
             forecasts=self.foresight.forecasts(now_s, wanted),
             knowledge=self._known(now_s),
+            wishes=self.moves.wishes if self.moves is not None else (),
+            quotes=self.moves.quotes if self.moves is not None else {},
         )
 
     def _demand(self) -> Demand:
@@ -214,35 +226,42 @@ class Simulation:
             self._knowledge = (now_s, known)
         return self._knowledge[1]
 
+    def _price(self, now_s: float) -> EffectivePrice:
+        """By which offers are bought."""
+        told = self.told_price
+        return told if told is not None else Pricing(self._known(now_s), self.settings.market)
+
     # --- act --------------------------------------------------------------------------------------------------
 
     def _act(self, plan: Plan, nodes: Mapping[str, Node], now_s: float) -> None:
         in_vain: set[str] = set()
         for action in plan.actions:
             if isinstance(action, Launch):
-                self._launch(action, now_s, in_vain)
+                replaced = tuple([nodes[name] for name in action.replaces])
+                self._launch(action, replaced, now_s, in_vain)
             elif isinstance(action, Drain):
-                self._drain(nodes[action.launch_id], now_s)
+                self._drain(nodes[action.launch_id], action, now_s)
             elif isinstance(action, Terminate):
                 self.world.end_node(nodes[action.launch_id], now_s)
         if in_vain and self.contracts is not None:
             refused(self.contracts, sorted(in_vain), now_s + self.tick_s)
         self._held_until_s = now_s + self.tick_s if plan.holds and self._launched_s else 0.0
 
-    def _launch(self, action: Launch, now_s: float, in_vain: set[str]) -> None:
+    def _launch(self, action: Launch, replaces: tuple[Node, ...], now_s: float, in_vain: set[str]) -> None:
         for offer in (action.offer, *action.fallbacks):
             key = scope_key(offer.market, Stockout.scope)
             block = self.blocks.get(key)
             if (block is not None and block.until_s > now_s) or not self._is_affordable(offer):
                 continue
             place = self.world.places[offer.market.key]
-            if self.world.launch(place, now_s):
+            if self.world.launch(place, now_s, replaces):
                 self.blocks.pop(key, None)
                 self._launched_s.append(now_s)
                 return
             self._refuse(key, now_s)
             in_vain.add(place.key)
-        self.world.is_news = True  # nothing was to be had: it is asked again
+        if not replaces:
+            self.world.is_news = True  # nothing was to be had: it is asked again
 
     def _refuse(self, key: str, now_s: float) -> None:
         told = LaunchRefused(
@@ -259,12 +278,14 @@ class Simulation:
         spent = sum(len(place.nodes) * (place.offer.price_uusd_per_h or 0) for place in places)
         return spent + (offer.price_uusd_per_h or 0) <= limit
 
-    def _drain(self, node: Node, now_s: float) -> None:
+    def _drain(self, node: Node, action: Drain, now_s: float) -> None:
         if node.is_idle:
             self.world.end_node(node, now_s)
             self.world.is_news = self.world.queue.runs > 0
         elif node.taken_at_s is not None:
             self.world.drain(node)
+        elif action.deadline_s is not None:
+            leave(self.world, node, now_s, action.deadline_s, self.settings.market.handover_s)
 
     def _check(self, now_s: float) -> None:
         world = self.world
@@ -273,6 +294,14 @@ class Simulation:
                 f"{world.open} jobs can never start: none has for {_PATIENCE_S / 86400:.0f} days, with nothing running",
                 "raise the limits, allow on-demand, or give records in which spot is there",
             )
+
+
+def _spoken_of(plan: Plan, world: World) -> Iterator[Node]:
+    for action in plan.actions:
+        if isinstance(action, Drain | Terminate):
+            yield world.nodes[int(action.launch_id[1:])]
+        elif isinstance(action, Launch):
+            yield from (world.nodes[int(name[1:])] for name in action.replaces)
 
 
 def _is_usable(offer: Offer) -> bool:

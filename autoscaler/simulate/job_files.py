@@ -163,7 +163,8 @@ def open_text(path: Path) -> Iterator[TextIO]:
             with path.open(newline="", encoding="utf-8-sig") as file:
                 yield file
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise _error(path, 0, "", f"cannot be read: {error}") from error
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise _error(path, 0, "", f"cannot be read: {why}") from error
 
 
 def _error(path: Path, line: int, field: str, message: str) -> ConfigError:

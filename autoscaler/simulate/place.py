@@ -45,6 +45,10 @@ class Node:
     taken_at_s: float | None = None  # the cloud has said so
     notice_s: float = 0.0  # how long before it said so
     is_draining: bool = False
+    leaves_at_s: float | None = None  # its work moves elsewhere, until then at the latest
+    held_s: float = 0.0  # when what jobs hold on it last changed
+    replaces: tuple[Node, ...] = ()  # whose work it was bought for
+    tried_s: float | None = None  # when something was last bought for its work
     is_gone: bool = False
     runs: dict[int, Run] = field(default_factory=dict)
     is_in_all: bool = False  # in which heaps of free nodes it stands
@@ -60,8 +64,13 @@ class Node:
         return self.joined_at_s is not None and not self.runs
 
     @property
+    def is_open(self) -> bool:
+        """For new work, once it has joined."""
+        return self.taken_at_s is None and self.leaves_at_s is None and not self.is_gone
+
+    @property
     def has_room(self) -> bool:
-        return self.free > 0 and not self.is_gone and self.taken_at_s is None
+        return self.free > 0 and self.is_open
 
     def view(self, now_s: float) -> NodeView:
         """What policies see; made anew only when something has changed."""
@@ -86,7 +95,10 @@ class Node:
             launched_at_s=self.requested_at_s,
             joined_at_s=self.joined_at_s,
             notice_deadline_s=self.taken_at_s,
-            drain_deadline_s=self.taken_at_s if self.is_draining else None,
+            drain_deadline_s=(self.taken_at_s or self.leaves_at_s) if self.is_draining else None,
+            replaces=tuple([node.name for node in self.replaces]),
+            held_since_s=self.held_s,
+            tried_s=self.tried_s,
         )
 
     def _ray(self) -> RayNode | None:

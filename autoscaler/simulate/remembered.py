@@ -2,12 +2,12 @@
 that policies heed but the clock, the second plan is the first one, with other nodes in it. Most plans for one job with
 a contract are of this kind: nothing runs, and a node of this or that market is asked for.
 
-Only where every need names its market: then prices decide nothing, and what is known of markets need not be compared.
+Of prices, only their order is compared. That is enough where every need names its market, or all nodes are of one size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tradewind.autoscaler.actions import Plan
@@ -23,22 +23,44 @@ _MOST = 4096  # plans
 
 
 def picture(
-    world: World, blocks: Mapping[str, Block], launched: int, settings: LoopSettings, now_s: float
+    world: World,
+    blocks: Mapping[str, Block],
+    launched: int,
+    settings: LoopSettings,
+    price: Callable[[Offer], float],
+    now_s: float,
 ) -> Hashable | None:
     """All that policies heed; None where that is too much to compare."""
-    needs, nodes = world.queue.gpus, world.nodes
-    if len(nodes) > _SMALL or needs.get(ANYWHERE) or settings.buy_ahead or settings.market.exchange:
+    needs, nodes = world.queue.gpus, world.nodes.values()
+    if len(nodes) > _SMALL or settings.buy_ahead or any(_could_move(node) for node in nodes):
         return None
-    if any(
-        run.where == ANYWHERE for node in nodes.values() if node.taken_at_s is not None for run in node.runs.values()
-    ):
-        return None
+    doomed = _doomed_gpus(nodes)
+    ranks: tuple[str, ...] = ()
+    if needs.get(ANYWHERE) or doomed:
+        if len({place.slots for place in world.places.values()}) > 1:
+            return None
+        ranks = tuple(
+            [place.key for place in sorted(world.places.values(), key=lambda each: (price(each.offer), each.key))]
+        )
     return (
         tuple([(where, count) for where, count in sorted(needs.items()) if count]),
-        tuple([_node(node, settings, now_s) for node in nodes.values()]),
-        tuple([key for key, block in blocks.items() if block.until_s > now_s]),
+        doomed,
+        ranks,
+        tuple([_node(node, settings, now_s) for node in nodes]),
+        frozenset([key for key, block in blocks.items() if block.until_s > now_s]),
         launched,
     )
+
+
+def _could_move(node: Node) -> bool:
+    """Then more is heeded than is compared here."""
+    return bool(node.replaces) or (node.is_open and any(run.where == ANYWHERE for run in node.runs.values()))
+
+
+def _doomed_gpus(nodes: Iterable[Node]) -> int:
+    """Of those who may run anywhere, on nodes that the cloud will take."""
+    runs = [(node, run) for node in nodes if node.taken_at_s is not None for run in node.runs.values()]
+    return sum(count for node, run in runs if run.where == ANYWHERE for where, count in run.held if where is node)
 
 
 def _node(node: Node, settings: LoopSettings, now_s: float) -> Hashable:

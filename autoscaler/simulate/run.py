@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 
 from tradewind.autoscaler.simulate.job import SimJob
 from tradewind.autoscaler.simulate.place import Node
+from tradewind.model import Wish
 
 ANYWHERE = ""  # a market key, or this
+_ONE_GPU = {"GPU": 1.0}
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +33,17 @@ class Run:
     bucket: tuple[str, int] | None = None  # where it waits
     has_begun: bool = False
     look_s: float | None = None  # when its contract is looked at again
+    wish: Wish | None = None  # what policies are told while it runs, if it may move
+
+    @property
+    def name(self) -> str:
+        return f"j{self.number}"
+
+    def tell_wish(self) -> Wish:
+        """All of its GPUs or none; it can move, as all trainers can."""
+        if self.wish is None:
+            self.wish = Wish(self.name, self.gpus, self.gpus, _ONE_GPU, can_move=True)
+        return self.wish
 
     @property
     def is_running(self) -> bool:

@@ -58,6 +58,7 @@ class Tally:
     largest_gpus: int = 0  # of those
     preemptions: int = 0
     restarts: int = 0
+    moves: int = 0  # of jobs, to cheaper nodes
     launches: int = 0
     refusals: int = 0
     plans: int = 0

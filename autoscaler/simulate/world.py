@@ -51,6 +51,7 @@ class Kind(IntEnum):
     JOIN = 3
     NOTICE = 4
     PRICE = 5
+    LEAVE = 6
 
 
 class World:
@@ -76,6 +77,9 @@ class World:
         self.on_stop: Callable[[Run, float], None] | None = None
         self.on_end: Callable[[Run], None] | None = None
         self.on_stock: Callable[[float], None] | None = None
+        self.on_price: Callable[[Place, float], None] | None = None
+        self.movers: dict[int, Run] | None = None  # who runs and may move, where moves are simulated
+        self.holdings: dict[tuple[str, str], dict[str, float]] = {}  # ... and what each job holds on which node
         self.moved_s = 0.0  # when a job last came, started, stopped or ended
         self._jobs, self._draw = jobs, random.Random(seed)
         self._next_job = next(jobs, None)
@@ -85,7 +89,7 @@ class World:
         self._busy_since_s = 0.0
         self._stocks, self._prices = dict[str, Iterator[tuple[float, int]]](), dict[str, Iterator[tuple[float, int]]]()
         self._open_markets(begin_s)
-        self._at(self.tally.boundary_s(0.0), Kind.WINDOW, None)
+        self.at(self.tally.boundary_s(0.0), Kind.WINDOW, None)
 
     @property
     def is_over(self) -> bool:
@@ -114,17 +118,19 @@ class World:
 
     # --- what policies do -------------------------------------------------------------------------------------
 
-    def launch(self, place: Place, now_s: float) -> bool:
+    def launch(self, place: Place, now_s: float, replaces: tuple[Node, ...] = ()) -> bool:
         """Whether the market had one."""
         if not place.room:
             self.tally.refusals += 1
             return False
         place.count(now_s, self.tally)
-        node = Node(next(self._numbers), place, place.offer, now_s, place.slots)
+        node = Node(next(self._numbers), place, place.offer, now_s, place.slots, replaces=replaces)
+        for old in replaces:
+            old.tried_s, old.seen = now_s, None
         place.nodes[node.number] = self.nodes[node.number] = node
         physics = self.physics
         boot_s = physics.boot_s * math.exp(self._draw.gauss(0.0, physics.boot_spread)) if physics.boot_s else 0.0
-        self._at(now_s + boot_s, Kind.JOIN, node)
+        self.at(now_s + boot_s, Kind.JOIN, node)
         self.experience.launched(place.offer.market, now_s, now_s)
         self.tally.launches += 1
         return True
@@ -138,9 +144,7 @@ class World:
                 self._wait(run, now_s)
         place = node.place
         place.count(now_s, self.tally)
-        if node.joined_at_s is not None and node.taken_at_s is None:
-            place.free_gpus -= node.free
-            self.free_gpus -= node.free
+        self.close(node)
         node.is_gone = True
         del place.nodes[node.number], self.nodes[node.number]
         self.idle.pop(node.number, None)
@@ -159,6 +163,12 @@ class World:
         self._start_waiting(now_s)
         self.is_news = self.is_news or not run.is_running
 
+    def close(self, node: Node) -> None:
+        """Its room counts no more. To be called before what closes it is set."""
+        if node.joined_at_s is not None and node.is_open:
+            node.place.free_gpus -= node.free
+            self.free_gpus -= node.free
+
     def drain(self, node: Node) -> None:
         node.is_draining, node.seen = True, None
 
@@ -170,7 +180,7 @@ class World:
 
     # --- what happens -----------------------------------------------------------------------------------------
 
-    def _at(self, at_s: float, kind: Kind, what: Node | Run | Place | None, epoch: int = 0) -> None:
+    def at(self, at_s: float, kind: Kind, what: Node | Run | Place | None, epoch: int = 0) -> None:
         heapq.heappush(self._events, (at_s, int(kind), next(self._order), what, epoch))
 
     def _happen(self, at_s: float, kind: int, what: Node | Run | Place | None, epoch: int) -> None:
@@ -179,7 +189,7 @@ class World:
                 self._end(what, at_s)
         elif isinstance(what, Node):
             if not what.is_gone:
-                self._join(what, at_s)
+                self._join(what, at_s) if kind == Kind.JOIN else self.end_node(what, at_s)
         elif isinstance(what, Place):
             self._market(what, at_s, kind, epoch)
         else:
@@ -222,13 +232,14 @@ class World:
             self.free_gpus += node.slots
             self._offer_room(node)
             self._start_waiting(at_s)
+        self.is_news = self.is_news or bool(node.replaces)
 
     def _turn_window(self, at_s: float) -> None:
         for place in self.places.values():
             place.count(at_s, self.tally)
         self._count_busy(at_s)
         self.tally.at(at_s)  # windows may become longer
-        self._at(self.tally.boundary_s(at_s), Kind.WINDOW, None)
+        self.at(self.tally.boundary_s(at_s), Kind.WINDOW, None)
 
     # --- markets ----------------------------------------------------------------------------------------------
 
@@ -254,18 +265,20 @@ class World:
         place.change_s = at_s
         if stock < place.stock and self.physics.notice_s:
             place.soon = place.stock
-            self._at(max(now_s, at_s - self.physics.notice_s), Kind.NOTICE, place, stock)
-        self._at(at_s, Kind.TAKE, place, stock)
+            self.at(max(now_s, at_s - self.physics.notice_s), Kind.NOTICE, place, stock)
+        self.at(at_s, Kind.TAKE, place, stock)
 
     def _next_price(self, place: Place) -> None:
         found = next(self._prices[place.key], None)
         if found is not None:
-            self._at(found[0], Kind.PRICE, place, found[1])
+            self.at(found[0], Kind.PRICE, place, found[1])
 
     def _market(self, place: Place, at_s: float, kind: int, value: int) -> None:
         if kind == Kind.PRICE:
             place.count(at_s, self.tally)
             place.set_price(value)
+            if self.on_price is not None:
+                self.on_price(place, at_s)
             self._next_price(place)
             self.is_news = self.is_news or self.queue.runs > 0
         elif kind == Kind.NOTICE:
@@ -276,9 +289,7 @@ class World:
             self._restock(place, at_s, value)
 
     def _give_notice(self, node: Node, now_s: float, taken_at_s: float) -> None:
-        if node.joined_at_s is not None:
-            node.place.free_gpus -= node.free
-            self.free_gpus -= node.free
+        self.close(node)
         node.taken_at_s, node.notice_s, node.seen = taken_at_s, taken_at_s - now_s, None
         self.is_news = True
 
@@ -291,7 +302,8 @@ class World:
             self.end_node(node, at_s, is_taken=True)
         for node in taken:
             if not node.is_gone:  # others have left meanwhile: it may stay
-                node.taken_at_s, node.notice_s, node.is_draining, node.seen = None, 0.0, False, None
+                node.taken_at_s, node.notice_s, node.seen = None, 0.0, None
+                node.is_draining = node.leaves_at_s is not None
                 self._offer_again(node)
         place.stock = place.soon = stock
         if was_closed and stock and self.on_stock is not None:
@@ -302,7 +314,7 @@ class World:
         self._start_waiting(at_s)
 
     def _offer_again(self, node: Node) -> None:
-        if node.joined_at_s is not None:
+        if node.joined_at_s is not None and node.is_open:
             node.place.free_gpus += node.free
             self.free_gpus += node.free
             self._offer_room(node)
@@ -331,22 +343,32 @@ class World:
 
     def _start(self, run: Run, now_s: float) -> None:
         self.queue.drop(run)
-        left = run.gpus
-        heap = self._free if run.where == ANYWHERE else self.places[run.where].free
-        while left:
-            node = self._oldest(heap, run.where == ANYWHERE)
-            count = min(node.free, left)
-            self._hold(node, run, count)
-            left -= count
+        self.take_room(run, run.gpus, now_s)
         self._count_busy(now_s)
         self.busy_gpus += run.gpus
         self.running += 1
         run.started_s = now_s if run.started_s is None else run.started_s
-        run.at_s, run.begin_s = now_s, now_s + (self.physics.restart_s if run.has_begun else 0.0)
-        run.has_begun, run.epoch, self.moved_s = True, run.epoch + 1, now_s
-        self._at(run.begin_s + run.left_s / run.speed, Kind.END, run, run.epoch)
+        if self.movers is not None and run.where == ANYWHERE:
+            self.movers[run.number] = run
+        self.go_on(run, now_s, self.physics.restart_s if run.has_begun else 0.0)
+        run.has_begun = True
 
-    def _oldest(self, heap: list[int], is_all: bool) -> Node:
+    def take_room(self, run: Run, count: int, now_s: float) -> None:
+        """On the oldest nodes that have some."""
+        heap = self._free if run.where == ANYWHERE else self.places[run.where].free
+        while count:
+            node = self.oldest(heap, run.where == ANYWHERE)
+            taken = min(node.free, count)
+            self.hold(node, run, taken, now_s)
+            count -= taken
+
+    def go_on(self, run: Run, now_s: float, pause_s: float) -> None:
+        """It has all that it asked for, and works after a pause."""
+        run.at_s, run.begin_s = now_s, now_s + pause_s
+        run.epoch, self.moved_s = run.epoch + 1, now_s
+        self.at(run.begin_s + run.left_s / run.speed, Kind.END, run, run.epoch)
+
+    def oldest(self, heap: list[int], is_all: bool) -> Node:
         while True:
             node = self.nodes.get(heap[0])
             if node is not None and node.has_room:
@@ -355,34 +377,49 @@ class World:
             if node is not None:
                 node.is_in_all, node.is_in_place = node.is_in_all and not is_all, node.is_in_place and is_all
 
-    def _hold(self, node: Node, run: Run, count: int) -> None:
+    def hold(self, node: Node, run: Run, count: int, now_s: float) -> None:
         self.idle.pop(node.number, None)
-        node.free, node.seen = node.free - count, None
+        node.free, node.seen, node.held_s = node.free - count, None, now_s
         node.place.free_gpus -= count
         self.free_gpus -= count
+        if run.number in node.runs:  # it has some there already
+            count += next(number for where, number in run.held if where is node)
+            run.held = [each for each in run.held if each[0] is not node]
         node.runs[run.number] = run
         run.held.append((node, count))
+        if self.movers is not None:
+            self.holdings[run.name, node.name] = {"GPU": float(count)}
 
     def _leave(self, run: Run, now_s: float, useful: float, lost: float) -> None:
         self._count_busy(now_s)
-        window = self.tally.at(now_s)
-        window.useful_gpu_s += useful
-        window.lost_gpu_s += lost
+        self.count_work(now_s, useful, lost)
         self.busy_gpus -= run.gpus
         self.running -= 1
         self.moved_s = now_s
         run.epoch += 1
         for node, count in run.held:
-            del node.runs[run.number]
-            node.free, node.seen = node.free + count, None
-            if node.taken_at_s is None and not node.is_gone:
-                node.place.free_gpus += count
-                self.free_gpus += count
-                self._offer_room(node)
-            if not node.runs:
-                node.idle_since_s = now_s
-                self.idle[node.number] = node
+            self.release(node, run, count, now_s)
         run.held = []
+        if self.movers is not None:
+            self.movers.pop(run.number, None)
+
+    def count_work(self, now_s: float, useful: float, lost: float) -> None:
+        window = self.tally.at(now_s)
+        window.useful_gpu_s += useful
+        window.lost_gpu_s += lost
+
+    def release(self, node: Node, run: Run, count: int, now_s: float) -> None:
+        del node.runs[run.number]
+        if self.movers is not None:
+            del self.holdings[run.name, node.name]
+        node.free, node.seen, node.held_s = node.free + count, None, now_s
+        if node.is_open:
+            node.place.free_gpus += count
+            self.free_gpus += count
+            self._offer_room(node)
+        if not node.runs:
+            node.idle_since_s = now_s
+            self.idle[node.number] = node
 
     def _offer_room(self, node: Node) -> None:
         if not node.is_in_all:

@@ -23,7 +23,7 @@ from tradewind.errors import ConfigError, Problem
 from tradewind.model import Capacity, Offer
 from tradewind.service import offers_of, settings_of
 
-_STAYS = "moves to cheaper nodes (market.move_work) are not simulated: without a contract, jobs stay where they are"
+_MOVES = "jobs may be moved to cheaper nodes (market.move_work): all of them are taken to be able to"
 _NEVER = "no record of the markets was given: spot is always there, and never taken"
 
 
@@ -82,7 +82,7 @@ def run(request: Request, tell: Callable[[str], None] = lambda _: None) -> Compa
             *_trace_notes(trace, results[0]),
             *records.notes,
             *notes,
-            *([_STAYS] if config.market.move_work else []),
+            *([_MOVES] if config.market.move_work else []),
         ),
         seed=request.seed,
         repeat=request.repeat,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from tradewind.autoscaler.simulate.compare import Figure, Result
+from tradewind.chart import nice_top
 from tradewind.simulation import Comparison
 from tradewind.simulation_text import FIGURES, PLAIN, remarks
 from tradewind.units import format_duration, format_usd
@@ -25,11 +26,11 @@ p, .soft, li { color: var(--soft) } p { margin: 4px 0 } ul { padding-left: 20px;
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(205px, 1fr)); gap: 12px; margin: 22px 0 }
 .card { background: var(--card); border-radius: 10px; padding: 12px 16px; border-left: 5px solid }
 .card b { display: block; font-size: 22px; white-space: nowrap; font-variant-numeric: tabular-nums }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(400px, 1fr)); gap: 14px }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(400px, 100%), 1fr)); gap: 14px }
 .chart { background: var(--card); border-radius: 10px; padding: 14px 16px }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 18px; margin: 8px 0; font-size: 13px }
 .legend i { display: inline-block; width: 10px; height: 10px; border-radius: 3px; margin-right: 6px }
-.wide { overflow-x: auto }
+.wide { overflow-x: auto } .wide svg { min-width: 560px }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 14px }
 th, td { text-align: right; padding: 6px 8px; border-bottom: 1px solid var(--line); white-space: nowrap }
 th { color: var(--soft); font-weight: 500 } th:first-child, td:first-child { text-align: left }
@@ -112,7 +113,8 @@ def _whisker(figure: Figure, most: float, room: int, top: int) -> str:
 def _lines(results: Sequence[Result]) -> str:
     width, height = _LINES
     paid = [list(itertools.accumulate((0, *result.cost_by_window_uusd))) for result in results]
-    most, longest = max(max(each) for each in paid) or 1, max(max(len(each) for each in paid) - 1, 1)
+    longest = max(max(len(each) for each in paid) - 1, 1)
+    most = nice_top(max(max(each) for each in paid) / 1e6) * 1e6
     drawn = ""
     for part in (0.25, 0.5, 0.75, 1.0):
         y = height - part * (height - 20)
@@ -135,7 +137,7 @@ def _lines(results: Sequence[Result]) -> str:
         for result, colour in zip(results, itertools.cycle(COLOURS), strict=False)
     )
     return (
-        f'<svg viewBox="0 0 {width} {height + 22}" width="100%" role="img">{drawn}</svg>'
+        f'<div class="wide"><svg viewBox="0 0 {width} {height + 22}" width="100%" role="img">{drawn}</svg></div>'
         f'<div class="legend">{names}</div>'
     )
 

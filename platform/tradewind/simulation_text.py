@@ -34,6 +34,7 @@ PLAIN: tuple[tuple[str, Callable[[Result], str]], ...] = (
     ("nodes taken by the cloud", lambda result: f"{result.preemptions:,}"),
     ("launches refused", lambda result: f"{result.refusals:,}"),
     ("restarts of jobs", lambda result: f"{result.restarts:,}"),
+    ("moves to cheaper nodes", lambda result: f"{result.moves:,}"),
 )
 
 

@@ -93,6 +93,36 @@ def test_a_replacement_is_bought_while_the_notice_runs() -> None:
     assert with_notice.total().completion_s == pytest.approx(2 * H + 180.0 + 30.0, abs=1.0)  # one boot, one restart
 
 
+STAYING = replace(LOOP, market=replace(LOOP.market, exchange=False))
+
+
+def test_who_fell_back_to_on_demand_goes_back_to_spot_when_it_returns() -> None:
+    """Spot is gone from 1 h to 3 h. The job moves new node first: it stands still for a hand-over, and saves most of
+    what the rest would have cost on demand."""
+    back = Steps.of([(0.0, ANY_NUMBER), (H, 0), (3 * H, ANY_NUMBER)], 30 * 86400.0)
+    setting = world(spot(stock=back), DEAR)
+    moved, stayed = (
+        simulate(each, [SimJob(0.0, 12 * H, 8)], CONTESTANTS["reactive"])
+        for each in (setting, replace(setting, loop=STAYING))
+    )
+    assert (moved.moves, moved.restarts, stayed.moves) == (1, 1, 0)
+    whole = moved.total()
+    assert whole.useful_gpu_s == pytest.approx(8 * 12 * H)
+    assert whole.lost_gpu_s == pytest.approx(8 * (30.0 + LOOP.market.handover_s))  # one restart, one hand-over
+    assert usd(stayed) > 0.9 * 10.0 * 11  # on demand to the end
+    assert usd(moved) < 10.0 * 5 + 3.0 * 10
+    assert moved.end_s == pytest.approx(stayed.end_s + LOOP.market.handover_s)
+
+
+def test_two_half_empty_nodes_become_one() -> None:
+    """Four jobs on two nodes; on each of them one ends."""
+    jobs = [SimJob(0.0, 20 * H, 4), SimJob(0.0, H, 4), SimJob(0.0, 20 * H, 4), SimJob(0.0, H, 4)]
+    moved = simulate(world(DEAR), jobs, CONTESTANTS["on-demand"])
+    stayed = simulate(world(DEAR, loop=STAYING), jobs, CONTESTANTS["on-demand"])
+    assert (moved.moves, moved.launches, stayed.moves) == (1, 2, 0)
+    assert usd(moved) < 0.65 * usd(stayed)
+
+
 def test_stock_that_is_told_by_number_is_never_passed() -> None:
     tally = simulate(world(spot(stock=Steps.always(2)), DEAR), [SimJob(0.0, H, 32)], CONTESTANTS["spot-first"])
     assert tally.refusals > 0
@@ -188,7 +218,7 @@ class Watched(World):
                 assert sum(count for _, count in run.held) == run.gpus  # all or none, and once
                 assert run.bucket is None  # it does not wait as well
                 assert run.where in ("", node.place.key)
-        rooms = [node for node in self.nodes.values() if node.taken_at_s is None]
+        rooms = [node for node in self.nodes.values() if node.is_open]
         assert self.free_gpus == sum(node.free for node in rooms)
         runs = {id(run): run for node in self.nodes.values() for run in node.runs.values()}
         assert self.busy_gpus == sum(run.gpus for run in runs.values())
@@ -266,17 +296,18 @@ class Forgetful(Simulation):
 @settings(deadline=None, max_examples=20)
 @given(
     jobs=JOBS,
+    policy=st.sampled_from(["contract", "reactive", "spot-first"]),
     seed=st.integers(0, 1000),
     nodes=st.sampled_from([1, 2, ANY_NUMBER]),
     limits=st.builds(Limits, max_nodes=st.sampled_from([3, 50]), launches_per_minute=st.sampled_from([None, 2])),
 )
 def test_plans_that_are_remembered_are_those_that_would_be_made(
-    jobs: list[SimJob], seed: int, nodes: int, limits: Limits
+    jobs: list[SimJob], policy: str, seed: int, nodes: int, limits: Limits
 ) -> None:
     zones = [spot(zone, spells(f"{seed}{zone}", 2.0, 1.0, 3.0, nodes)) for zone in ("us-east-1a", "us-east-1b")]
     prices = Steps.of([(0.0, 10_000_000), (20 * H, 2_000_000), (40 * H, 12_000_000)], 60 * H)
     setting = world(*zones, replace(DEAR, price=prices), loop=replace(LOOP, limits=limits))
-    found = [each(setting, iter(jobs), CONTESTANTS["contract"], seed).run() for each in (Simulation, Forgetful)]
+    found = [each(setting, iter(jobs), CONTESTANTS[policy], seed).run() for each in (Simulation, Forgetful)]
     assert _sums(found[0]) == _sums(found[1])
 
 
