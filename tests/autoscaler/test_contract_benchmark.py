@@ -67,6 +67,15 @@ def test_what_cannot_be_done_has_no_optimum(bench: Any) -> None:
     assert bench.optimum.optimum(task(bench, deadline_s=400.0), random_flags(1, 1, 4)) == float("inf")
 
 
+def test_a_budget_ends_a_job_and_is_never_passed(bench: Any) -> None:
+    job, flags = task(bench), np.zeros((1, 9), bool)
+    player = bench.peers.OnDemand(job)
+    whole = bench.world.play(job, flags, player)
+    assert bench.world.play(job, flags, player, whole.cost) == whole
+    stopped = bench.world.play(job, flags, player, whole.cost - 1.0)
+    assert (stopped.cost, stopped.finish_s) == (whole.cost - 1.0, float("inf"))
+
+
 def test_nobody_is_below_the_optimum_and_nobody_is_late(bench: Any) -> None:
     job = task(bench, work_s=20 * 3600.0, deadline_s=26 * 3600.0, restart_s=600.0, gap_s=600.0)
     for trace in bench.main.made_up(3, 2, days=2.0):
