@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.loop import Loop
 from tradewind.autoscaler.providers.base import CloudNode, CloudState, LaunchSpec, Provider
+from tradewind.autoscaler.ray_snapshot import Strategy
 from tradewind.autoscaler.testing import FakeRay
 from tradewind.autoscaler.view import Limits, LoopSettings
 from tradewind.events import AnyEvent, LaunchRequested, decode, encode
@@ -134,6 +135,14 @@ class FaultMachine(RuleBasedStateMachine):
         self.ray.submit({"CPU": self.world.spot.vcpus}, count)
         self.tick()
 
+    @precondition(lambda self: self.can("groups"))
+    @rule(count=st.integers(2, 3))
+    def a_gang_comes(self, count: int) -> None:
+        offer = self.world.spot
+        bundle = {"CPU": offer.vcpus, "GPU": offer.accelerator_count}
+        self.ray.submit_gang([bundle] * count, Strategy.STRICT_SPREAD)
+        self.tick()
+
     @rule()
     def work_ends(self) -> None:
         self.ray.finish()
@@ -176,6 +185,11 @@ class FaultMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 3))
     def stock_out(self, which: int) -> None:
         self.world.stock_out(self.offers[which])
+
+    @precondition(lambda self: self.can("group_room"))
+    @rule(room=st.integers(0, 2))
+    def groups_are_small(self, room: int) -> None:
+        self.world.limit_group(room)
 
     @precondition(lambda self: self.can("stock_out"))
     @rule()
@@ -263,6 +277,7 @@ class FaultMachine(RuleBasedStateMachine):
             self._take_down()
             left = [truth for truth in self.world.instances() if truth.launch_id]
             assert (left, self.world.debris()) == ([], [])
+            assert (self.world.groups() if self.can("groups") else {}) == {}
             assert self.fleet.alive_nodes == []
         finally:
             self.world.close()
