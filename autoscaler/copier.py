@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 Record = TypeVar("Record")
 
@@ -17,7 +17,7 @@ class Copier(Generic[Record]):
 
     def __init__(self, record_type: type[Record]) -> None:
         self._type: Any = record_type
-        names = [each.name for each in fields(self._type)]
+        names = [each.name for each in fields(cast("Any", record_type))]
         self._values = attrgetter(*names)
         self._setters = tuple(getattr(record_type, name).__set__ for name in names)
         self._index = {name: i for i, name in enumerate(names)}
