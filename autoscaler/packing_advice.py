@@ -65,10 +65,11 @@ def advise(packing: Packing, stock: Stock) -> list[int]:
     loads = Loads.of(lays, len(packing.bought))
     if not all(shape.resources for shape in loads.shapes):
         return []
-    if _is_cheapest(loads, np.array(owner), stock):
+    bought = np.array(owner, np.int64)
+    if _is_cheapest(loads, bought, stock):
         return []
-    program = _program(loads, np.array(owner), stock)
-    worth, most = _worth(program), float(stock.prices[owner].sum()) * (1.0 - _WORTH_IT)
+    program = _program(loads, bought, stock)
+    worth, most = _worth(program), float(stock.prices[bought].sum()) * (1.0 - _WORTH_IT)
     for _ in range(_ROUNDS):
         if not _add_patterns(program, worth):
             break
