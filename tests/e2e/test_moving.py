@@ -32,7 +32,7 @@ local:
   launch_delay: 100ms
   cpus_per_node: 1
   script:
-    - {at: 0s, do: price, market: "aws/*/spot", price_factor: 5, for: 45s}
+    - {at: 0s, do: price, market: "aws/*/spot", price_factor: 5, for: 90s}
 """
 
 
