@@ -7,8 +7,10 @@ what came after such moments before. So the chances are those of all past looks,
 
     weight = (exp(-distance^2 / 2) + PRIOR / looks) * fading
 
-where the distance is between the logarithms of how often demand rose: in the last step, in the five before it, and in
-the thirty before those.
+where the distance is between the logarithms of how often demand rose. There are two ways to count that: in the last
+step, the five before it and the thirty before those; or with rises that fade within one, six and thirty-six steps. The
+first knows when a sitting began, the second does not jump when a rise leaves a span. Neither is the better one
+everywhere, so the chances are the mean of both.
 
 How often it rose counts, not by how much: a sweep of a hundred jobs is one thing that somebody did.
 """
@@ -30,7 +32,8 @@ from tradewind.autoscaler.forecast.series import SeriesKey, Span, levels_of_span
 LOOKS = 5  # in a step
 WINDOW = 2016  # steps that are learned from: a week of five minutes
 SPANS = (1, 6, 36)  # steps
-NEAR = (0.5, 0.7, 1.0)  # how far apart two counts may lie to be alike, as a difference of logarithms
+# How far apart two counts may lie to be alike, as a difference of logarithms: counts in spans, then fading ones.
+NEAR = ((0.5, 0.7, 1.0), (0.6, 0.7, 0.8))
 PRIOR = 10.0  # looks: so many unlike ones count as one alike, so that a few likenesses do not decide alone
 HALF_LIFE = 0.5  # of the window
 MODEL = "what came after similar moments"
@@ -105,13 +108,21 @@ class Growth:
 
     def _chances(self, signs: Column, rises: Column) -> tuple[tuple[float, float], ...]:
         """(growth, chance of more than it)"""
-        apart = (signs - self._looks.signs()[:, None]) / np.array(NEAR)[:, None]
-        age = np.arange(len(rises) - 1, -1, -1) / (self._window * LOOKS)
-        weights = (np.exp(-0.5 * (apart**2).sum(axis=0)) + PRIOR / len(rises)) * 0.5 ** (age / HALF_LIFE)
+        apart = signs - self._looks.signs()[:, None]
+        age = np.arange(len(rises) - 1, -1, -1, dtype=np.float32) / np.float32(self._window * LOOKS)
+        fading = 0.5 ** (age / np.float32(HALF_LIFE))
+        weights = sum(_weights(*each, fading) for each in zip(np.split(apart, len(NEAR)), NEAR, strict=True))
         values, places = np.unique(rises, return_inverse=True)
         below = np.cumsum(np.bincount(places, weights))
         chances = np.maximum(1.0 - below / below[-1], 0.0)
         return tuple(zip(values.tolist(), chances.tolist(), strict=True))
+
+
+def _weights(apart: Column, near: Sequence[float], fading: Column) -> Column:
+    """Of each look by its likeness, all together 1."""
+    alike = np.exp(-0.5 * ((apart / np.array(near, dtype=np.float32)[:, None]) ** 2).sum(axis=0))
+    weights = (alike + np.float32(PRIOR / len(alike))) * fading
+    return np.asarray(weights / weights.sum())
 
 
 def _quantile(chances: Sequence[tuple[float, float]], level: float) -> float:

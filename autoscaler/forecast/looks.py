@@ -15,16 +15,21 @@ Column = npt.NDArray[np.float32]
 _END, _PEAK, _IS_KNOWN, _RISES, _OUTCOME, _SIGNS = range(6)  # rows of the table; the signs are all that follow
 _UNKNOWN = -1.0
 _SMALLEST = 256
-_NONE = 0.25  # rises that none count as: none and one are farther apart than one and two, and quiet looks are many
+# Rises that none count as: none and one are farther apart than one and two, and quiet looks are many.
+_NONE = 0.25
+_NONE_FADING = 0.1
 
 
 class Looks:
-    """`spans` are numbers of looks: rises are counted within the first, between the first and the second, and so on."""
+    """`spans` are numbers of looks. Rises are counted twice: within the first, between the first and the second, and so
+    on; and fading, with each of them as the time in which a rise counts for 1/e."""
 
     def __init__(self, window: int, ahead: int, spans: tuple[int, ...]) -> None:
         self.length = 0
         self._window, self._ahead, self._spans = window, ahead, spans
-        self._table = np.zeros((_SIGNS + len(spans), _SMALLEST), dtype=np.float32)
+        self._fading = np.exp(-1.0 / np.array(spans)).astype(np.float32)
+        self._faded = slice(_SIGNS + 2 * len(spans), None)  # rows behind the signs: the fading counts themselves
+        self._table = np.zeros((_SIGNS + 3 * len(spans), _SMALLEST), dtype=np.float32)
 
     @property
     def level(self) -> float:
@@ -54,21 +59,26 @@ class Looks:
         self._sign()
 
     def settled(self) -> tuple[Column, Column]:
-        """Of each look whose outcome was seen, oldest first: its signs (sign, look), and how far demand rose after."""
+        """Of each look whose outcome was seen, oldest first: its signs (sign, look), and how far demand rose after. Of
+        the signs, the first half are of counts in spans, the others of fading ones."""
         last = max(self.length - 1 - self._ahead, 0)
         rows = slice(max(last - self._window, 0), last)
         is_seen = self._table[_OUTCOME, rows] != _UNKNOWN
-        return self._table[_SIGNS:, rows][:, is_seen], self._table[_OUTCOME, rows][is_seen]
+        return self._table[_SIGNS : self._faded.start, rows][:, is_seen], self._table[_OUTCOME, rows][is_seen]
 
     def signs(self) -> Column:
-        """Of the newest look: how often demand had risen in each span, on a logarithmic scale."""
-        return self._table[_SIGNS:, self.length - 1]
+        """Of the newest look: how often demand had risen, on a logarithmic scale."""
+        return self._table[_SIGNS : self._faded.start, self.length - 1]
 
     def _sign(self) -> None:
         now = self.length - 1
         rises = self._table[_RISES]
         counts = [rises[now] - (rises[now - span] if now >= span else 0.0) for span in self._spans]
-        self._table[_SIGNS:, now] = np.log(np.diff(counts, prepend=0.0) + _NONE)
+        has_risen = now > 0 and rises[now] > rises[now - 1]
+        faded = self._table[self._faded, now - 1] * self._fading + has_risen if now else np.zeros_like(self._fading)
+        self._table[self._faded, now] = faded
+        signs = [np.log(np.diff(counts, prepend=0.0) + _NONE), np.log(faded + _NONE_FADING)]
+        self._table[_SIGNS : self._faded.start, now] = np.concatenate(signs)
 
     def _settle(self) -> None:
         """The newest look is over, and with it what came after the one `ahead` before."""
