@@ -1,7 +1,7 @@
 """Answers before money is spent: can this contract be kept, what will it cost, and what would help. Pure.
 
 Costs, ranges and chances are those of outlook.py, for the curve as well: the tables of induction.py believe that the
-next outages are as those before, and would be 10 to 20 % lower than what stands beside them. They choose the size.
+next outages are as those before, and would be up to 20 % lower than what stands beside them. They choose the size.
 """
 
 from __future__ import annotations
