@@ -246,8 +246,10 @@ class _Induction:
         beside[:_K] = gone.young[0] @ (grown + gone.share * (ended - grown)) + gone.young[1]
 
     def table(self, terms: Terms, scale: float) -> Table:
-        rows = (each.reshape(-1, 2, _K) for each in (self.idle, self.spot, self.without, self.beside))
-        return Table(terms, self.slacks_h, self.step_h, *rows, scale)
+        idle, spot, without, beside = (
+            each.reshape(-1, 2, _K) for each in (self.idle, self.spot, self.without, self.beside)
+        )
+        return Table(terms, self.slacks_h, self.step_h, idle, spot, without, beside, scale)
 
 
 def _weights(slacks_h: Values, at_h: Values) -> Values:
