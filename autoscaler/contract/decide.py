@@ -159,8 +159,9 @@ class Size:
         """Who works on spot that is no dearer than on-demand does not leave it for that: he can do so when he has lost
         his machine, at the same cost in money and slack, and works cheaper until then."""
         market, lost_h = next(iter(self._spot_in_time()), (None, 0.0))
-        is_there = market is not None and self.here is not None and self.here.key == market.key
-        return is_there and not lost_h and market.price_uusd_per_h <= self.view.on_demand_uusd_per_h
+        if market is None or self.here is None or self.here.key != market.key:
+            return False
+        return not lost_h and market.price_uusd_per_h <= self.view.on_demand_uusd_per_h
 
     @staticmethod
     def _ever_cheaper(spot: Iterable[tuple[SpotMarket, float]]) -> list[tuple[SpotMarket, float]]:
