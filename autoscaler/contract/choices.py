@@ -127,10 +127,12 @@ class Size:
     def keeps_spot(self) -> bool:
         """Who works on spot that is no dearer than on-demand does not leave it for that: he can do so when he has lost
         his machine, at the same cost in money and slack, and works cheaper until then."""
-        for market, lost_h in self._spot_in_time():  # where he is stands first
-            is_there = self.here is not None and self.here.key == market.key
-            return is_there and not lost_h and market.price_uusd_per_h <= self.view.on_demand_uusd_per_h
-        return False
+        if self.here is None or self.here.capacity is not _SPOT:
+            return False
+        market, lost_h = next(iter(self._spot_in_time()), (None, 0.0))
+        if market is None or self.here.key != market.key:
+            return False
+        return not lost_h and market.price_uusd_per_h <= self.view.on_demand_uusd_per_h
 
     @staticmethod
     def _ever_cheaper(spot: Iterable[tuple[SpotMarket, float]]) -> list[tuple[SpotMarket, float]]:
@@ -174,10 +176,10 @@ class Size:
     def _candidates(self) -> list[SpotMarket]:
         """Open markets that are worth a table: the best ones. Who is on spot looks at cheaper ones alone: he can still
         move at the same cost when he has lost his machine."""
-        found = sorted((each for each in self.view.spot if each.is_open), key=self._price)
+        found = [each for each in self.view.spot if each.is_open]
         here = [each for each in found if self.here and each.key == self.here.key]
         cheaper = [each for each in found if not here or each.price_uusd_per_h < here[0].price_uusd_per_h]
-        return here + cheaper[:_LOOKED_AT]
+        return here + sorted(cheaper, key=self._price)[:_LOOKED_AT]
 
     def _begin_h(self, capacity: Capacity, key: str) -> float:
         """Time until work goes on there."""

@@ -108,16 +108,16 @@ def solve(terms: Terms) -> Table:
     return solved.table(terms, scale)
 
 
-def _slacks_h(terms: Terms) -> list[float]:
+def _slacks_h(restart_h: float, slack_h: float) -> list[float]:
     """The first step is half a restart; each further one is longer, by the ratio with which all rows reach the end."""
-    reach_h = max(terms.slack_h - terms.restart_h, 0.01)
-    first_h = max(terms.restart_h / 2.0, reach_h / _MOST_ROWS)
+    reach_h = max(slack_h - restart_h, 0.01)
+    first_h = max(restart_h / 2.0, reach_h / _MOST_ROWS)
     low, high = 1.0, 2.0
     for _ in range(20):
         ratio = (low + high) / 2.0
         is_short = first_h * (ratio**_ROWS - 1.0) / (ratio - 1.0) < reach_h
         low, high = (ratio, high) if is_short else (low, ratio)
-    return [terms.restart_h + first_h * (high**row - 1.0) / (high - 1.0) for row in range(_ROWS + 1)]
+    return [restart_h + first_h * (high**row - 1.0) / (high - 1.0) for row in range(_ROWS + 1)]
 
 
 def _along(rate_per_h: float, step_h: float) -> tuple[Values, Values]:
@@ -154,42 +154,56 @@ def _spell(ends_per_h: tuple[float, float], step_h: float) -> _Spell:
     return _Spell(ends_per_h, step_h)
 
 
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """Of each row: how likely nothing happens until the slack of the row before is reached (young, old), when it
+    happens, if it does, and where its values come from. The same for all prices and rates of loss."""
+
+    slacks_h: list[float]
+    kept: Values
+    aged: list[float]
+    is_in_time: list[bool]
+    is_late: NDArray[np.bool_]  # who waits so long does not begin
+    where: Values
+
+
+@lru_cache(maxsize=128)
+def _ahead(restart_h: float, slack_h: float, return_rates: tuple[float, float]) -> _Ahead:
+    listed = _slacks_h(restart_h, slack_h)
+    slacks_h, rates = np.array(listed), np.array(return_rates)
+    wide_h = np.diff(slacks_h, prepend=slacks_h[0] - 1.0)[:, None]
+    kept = np.exp(-rates * wide_h)
+    after_h = 1.0 / rates - wide_h * kept / (1.0 - kept)
+    then_h = slacks_h[:, None] - restart_h - np.column_stack([np.zeros(len(slacks_h)), after_h])
+    is_late = then_h < slacks_h[0] - 1e-12
+    aged = (after_h[:, 0] / wide_h[:, 0]).tolist()
+    in_time = (~is_late[:, 0]).tolist()
+    return _Ahead(listed, np.repeat(kept, _K, axis=1), aged, in_time, is_late[:, 1:, None], _weights(slacks_h, then_h))
+
+
 class _Induction:
     """The rows that are filled so far, the smallest slack first. A row has the young ones, then the old ones.
 
-    All that a row needs from rows with less slack is one product with `_where`: on spot and on demand, after a restart
-    (0), and after waiting for spot in a young (1) and in an old (2) spell without it, and a restart."""
+    All that a row needs from rows with less slack is one product with `ahead.where`: on spot and on demand, after a
+    restart (0), and after waiting for spot in a young (1) and in an old (2) spell without it, and a restart."""
 
     def __init__(self, terms: Terms) -> None:
         self.terms, odds = terms, terms.odds
-        self.slacks_h = _slacks_h(terms)
         self.step_h = max(terms.work_h, 1e-6) / _POINTS
+        self.down, self.up = _spell(odds.return_per_h, self.step_h), _spell(odds.loss_per_h, self.step_h)
+        self.ahead = _ahead(terms.restart_h, terms.slack_h, self.down.rates)
+        self.slacks_h = self.ahead.slacks_h
+        self.starts = np.where(self.ahead.is_late, _TOO_LONG_H, terms.spot_price * terms.restart_h)
         self.work_h = np.tile(self.step_h * np.arange(float(_K)), 2)
         self.least, self.start = terms.spot_price * np.tile(self.work_h, 2), terms.spot_price * terms.restart_h
         self.idle, self.nothing, self.beside = np.full((3, len(self.slacks_h), 2 * _K), _TOO_LONG_H)
         self.running = np.full((len(self.slacks_h), 4 * _K), _TOO_LONG_H)
         self.spot, self.without = self.running[:, : 2 * _K], self.running[:, 2 * _K :]
-        self.down, self.up = _spell(odds.return_per_h, self.step_h), _spell(odds.loss_per_h, self.step_h)
         self.spot_hours = terms.spot_price * self.up.hours
         # A loss while another market is open is a move; for who works on demand it is nothing at all.
         gone_per_h = odds.gone_per_h or odds.loss_per_h
         self.gone = _spell(gone_per_h, self.step_h)
         self.other = np.repeat(1.0 - np.array(gone_per_h) / np.array(odds.loss_per_h), _K)  # young, old
-        self._look_ahead()
-
-    def _look_ahead(self) -> None:
-        """Of each row: how likely nothing happens until the slack of the row before is reached (young, old), when it
-        happens, if it does, and where its values come from."""
-        slacks_h, rates = np.array(self.slacks_h), np.array(self.down.rates)
-        wide_h = np.diff(slacks_h, prepend=slacks_h[0] - 1.0)[:, None]
-        kept = np.exp(-rates * wide_h)
-        after_h = 1.0 / rates - wide_h * kept / (1.0 - kept)
-        then_h = slacks_h[:, None] - self.terms.restart_h - np.column_stack([np.zeros(len(slacks_h)), after_h])
-        self.kept, self.aged = np.repeat(kept, _K, axis=1), (after_h[:, 0] / wide_h[:, 0]).tolist()
-        self.is_in_time = (then_h[:, 0] >= slacks_h[0] - 1e-12).tolist()
-        is_late = then_h[:, 1:, None] < slacks_h[0] - 1e-12
-        self.starts = np.where(is_late, _TOO_LONG_H, self.start)  # who comes too late does not begin
-        self._where = _weights(slacks_h, then_h)
 
     def fill(self, row: int) -> None:
         """Where rows lie farther apart than a restart costs, a row depends on itself: on a guess that goes on half
@@ -199,8 +213,8 @@ class _Induction:
             running[row] = np.maximum(running[row - 1] + _ONWARD * (running[row - 1] - running[row - 2]), self.least)
         elif row:
             running[1] = running[0]
-        found = self._where[row, :, : row + 1] @ running[: row + 1]
-        begun = found[0] if self.is_in_time[row] else None
+        found = self.ahead.where[row, :, : row + 1] @ running[: row + 1]
+        begun = found[0] if self.ahead.is_in_time[row] else None
         self._wait(row, found[1:, :_K], begun)
         self._on_spot(row, begun)
         self._on_demand(row, begun)
@@ -216,12 +230,12 @@ class _Induction:
 
     def _idle(self, row: int, come: Values) -> None:
         """Until something happens, or the slack of the row before is reached."""
-        idle, last, kept = self.idle[row], self.nothing[row - 1], self.kept[row]
+        idle, last, kept = self.idle[row], self.nothing[row - 1], self.ahead.kept[row]
         then = np.minimum((come + self.starts[row]).ravel(), last)
         idle[_K:] = (then + kept * (last - then))[_K:]
         # What has grown old waits on: of this row only waiting is known yet, and that is what it did until now.
         now = np.minimum(idle[_K:], last[_K:])
-        grown = now + self.aged[row] * (last[_K:] - now)
+        grown = now + self.ahead.aged[row] * (last[_K:] - now)
         then = grown + self.down.share * (then[:_K] - grown)
         idle[:_K] = then + kept[:_K] * (last[:_K] - then)
 
@@ -246,8 +260,10 @@ class _Induction:
         beside[:_K] = gone.young[0] @ (grown + gone.share * (ended - grown)) + gone.young[1]
 
     def table(self, terms: Terms, scale: float) -> Table:
-        rows = (each.reshape(-1, 2, _K) for each in (self.idle, self.spot, self.without, self.beside))
-        return Table(terms, self.slacks_h, self.step_h, *rows, scale)
+        idle, spot, without, beside = (
+            each.reshape(-1, 2, _K) for each in (self.idle, self.spot, self.without, self.beside)
+        )
+        return Table(terms, self.slacks_h, self.step_h, idle, spot, without, beside, scale)
 
 
 def _weights(slacks_h: Values, at_h: Values) -> Values:

@@ -104,9 +104,12 @@ class Sightings:
             kept, first = 0.5 ** (passed_h / HALF_LIFE_H), 2 * was_up
             self.hours = hours = [each * kept for each in self.hours]
             self.ends = [each * kept for each in self.ends]
-            young_h = 0.0 if age_h >= YOUNG_H else min(passed_h, YOUNG_H - age_h)
-            hours[first] += young_h
-            hours[first + 1] += passed_h - young_h
+            if age_h >= YOUNG_H:
+                hours[first + 1] += passed_h
+            else:
+                young_h = min(passed_h, YOUNG_H - age_h)
+                hours[first] += young_h
+                hours[first + 1] += passed_h - young_h
             if was_up != is_up:
                 self.ends[slot(was_up, age_h + passed_h)] += 1.0
                 self.since_s = at_s

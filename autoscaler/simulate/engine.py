@@ -131,16 +131,15 @@ class Simulation:
     def _wake_s(self, planned_s: float) -> float:
         """When time alone changes what policies say: a node has been idle for long enough, a refusal is forgotten, the
         limit on launches gives way, there is a new forecast."""
-        found = [self._idle_s()]
+        found = self._idle_s()
         if self.world.queue.runs:
-            found += [block.until_s for block in self.blocks.values() if block.until_s > planned_s]
-            if self._held_until_s > planned_s:
-                found.append(self._held_until_s)
+            ends_s = [block.until_s for block in self.blocks.values()]
+            found = min(found, *(at_s for at_s in (*ends_s, self._held_until_s, math.inf) if at_s > planned_s))
         if self.moves is not None and self.world.movers:
-            found.append(self.moves.next_s)
+            found = min(found, self.moves.next_s)
         if self.foresight.step_s is not None:
-            found.append(planned_s + self.settings.forecast_step_s)
-        return min(found)
+            found = min(found, planned_s + self.settings.forecast_step_s)
+        return found
 
     def _idle_s(self) -> float:
         """When the next idle node has waited for long enough, after the last plan."""

@@ -79,9 +79,10 @@ class Moves:
         places = self.world.places.values()
         since_s = now_s - self.settings.exchange_hysteresis_s
         paid = max((_per_gpu(place) for place in places if _has_calm_work(place, since_s)), default=0.0)
-        asked = min((_per_gpu(place) for place in places if not _was_blocked(place, blocks, since_s)), default=paid)
-        has_room = self.world.free_gpus > 0 and (len(self.world.nodes) > 1 or len({each.slots for each in places}) > 1)
-        return asked < paid * (1.0 - self.settings.exchange_margin) or has_room
+        enough = paid * (1.0 - self.settings.exchange_margin)
+        if any(_per_gpu(place) < enough and not _was_blocked(place, blocks, since_s) for place in places):
+            return True
+        return self.world.free_gpus > 0 and (len(self.world.nodes) > 1 or len({each.slots for each in places}) > 1)
 
 
 def _has_calm_work(place: Place, since_s: float) -> bool:

@@ -13,45 +13,15 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
 
 from tradewind.autoscaler.knowledge import Experience
 from tradewind.autoscaler.simulate.job import SimJob
+from tradewind.autoscaler.simulate.physics import Kind as Kind  # found here, too
+from tradewind.autoscaler.simulate.physics import Physics as Physics
 from tradewind.autoscaler.simulate.place import Node, Place, Venue
 from tradewind.autoscaler.simulate.run import ANYWHERE, Queue, Run
 from tradewind.autoscaler.simulate.tally import Tally
 from tradewind.errors import TradewindError
-
-
-@dataclass(frozen=True, slots=True)
-class Physics:
-    """How long things take. The defaults stand in docs/designs/simulate.md with their sources."""
-
-    boot_s: float = 180.0  # from the launch to joining Ray; the middle of many
-    boot_spread: float = 0.2  # of its logarithm
-    notice_s: float = 120.0
-    save_s: float = 15.0  # a notice that is shorter is none
-    restart_s: float = 30.0  # from having its machines again until a job goes on with its work
-    checkpoint_s: float = 600.0  # between two checkpoints: what a loss without notice takes back
-
-    def __post_init__(self) -> None:
-        for name in Physics.__slots__:
-            value = getattr(self, name)
-            if not 0.0 <= value < float("inf"):
-                raise TradewindError(f"{name} is {value}", "it must be 0 or more, and finite")
-
-
-class Kind(IntEnum):
-    """Of events. Of those at one moment, the first ones first."""
-
-    WINDOW = 0
-    END = 1
-    TAKE = 2
-    JOIN = 3
-    NOTICE = 4
-    PRICE = 5
-    LEAVE = 6
 
 
 class World:
@@ -150,6 +120,14 @@ class World:
         self.idle.pop(node.number, None)
         self.experience.ended(place.offer.market, now_s)
         self.is_news = True
+        if node.tried_s is not None:
+            self._forget(node)
+
+    def _forget(self, gone: Node) -> None:
+        """Who was bought for its work has no more to wait for, and must not keep it in memory."""
+        for node in self.nodes.values():
+            if gone in node.replaces:
+                node.replaces, node.seen = tuple([old for old in node.replaces if old is not gone]), None
 
     def stop(self, run: Run, now_s: float, saves: bool = True) -> None:
         """It gives up all that it holds, and stands outside of the queue."""
