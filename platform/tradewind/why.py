@@ -43,17 +43,11 @@ from tradewind.render import brings_text, count_text, counts_text, names_text, o
 from tradewind.states import NodeState, is_alive, is_over
 from tradewind.units import format_duration, format_usd
 from tradewind.views import Costs
+from tradewind.why_lines import facts, in_order, newest
 
 LAST: dict[About, int] = {"node": 50, "job": 50, "now": 10}  # lines at the most, unless told otherwise
 _STARTS = ("launch", "adopt")
-# By action.
-_DONE = {
-    "drain": "drained",
-    "terminate": "given back",
-    "grant": "granted",
-    "contract": "by its contract",
-    "budget": "budget",
-}
+_DONE = {"drain": "drained", "terminate": "given back", "grant": "granted", "contract": "by its contract"}  # by action
 _TAKEN = (EndReason.PREEMPTED, EndReason.CRASHED, EndReason.LOST)
 
 
@@ -95,8 +89,8 @@ def node_story(scene: Scene, launch_id: str, last: int = LAST["node"]) -> Story:
     node = scene.fleet.nodes[launch_id]
     bought = next((event for event in scene.decisions if event.subject == launch_id and event.action in _STARTS), None)
     first = _bought_line(scene, node, bought)
-    lines = [first, *_in_order(_node_line(event, scene, launch_id) for event in scene.events)]
-    kept, left_out = _newest(lines, last)
+    lines = [first, *in_order(_node_line(event, scene, launch_id) for event in scene.events)]
+    kept, left_out = newest(lines, last)
     return Story(
         about="node",
         subject=launch_id,
@@ -119,7 +113,7 @@ def _node_facts(scene: Scene, node: NodeRecord, bought: DecisionRecorded | None)
     jobs = _jobs_in(bought.jobs, bought.reason) if bought else []
     held = {event.job_id for event in scene.events if isinstance(event, HoldingChanged)}
     spent = format_usd(costs.by_node.get(node.launch_id, 0))
-    return _facts(
+    return facts(
         ("market", str(offer.market)),
         ("brings", brings_text(offer)),
         ("price", price),
@@ -213,7 +207,7 @@ def _node_notes(bought: DecisionRecorded | None) -> list[str]:
 
 def job_story(scene: Scene, job_id: str, last: int = LAST["job"]) -> Story:
     job = scene.fleet.jobs[job_id]
-    kept, left_out = _newest(_in_order([*_job_lines(scene, job), *_held_lines(scene, job)]), last)
+    kept, left_out = newest(in_order([*_job_lines(scene, job), *_held_lines(scene, job)]), last)
     return Story(
         about="job",
         subject=job_id,
@@ -231,7 +225,7 @@ def _job_facts(scene: Scene, job: JobRecord) -> tuple[tuple[str, str], ...]:
     holds = _holds_of(scene, job)
     rests = open_ and (target := scene.plan.targets.get(job.job_id) if scene.plan else None) and target.replicas == 0
     waits = "; ".join(f"{hold.subject}: {hold.reason}" for hold in holds)
-    return _facts(
+    return facts(
         ("asks for", asks if spec.max_workers else "what it asks Ray for itself"),
         ("workers", str(job.workers) if open_ and (job.workers or spec.max_workers) else ""),
         ("rests", (holds[0].reason if holds else "nothing is granted for now") if rests else ""),
@@ -355,7 +349,7 @@ def now_story(scene: Scene, fleet_name: str, last: int = LAST["now"]) -> Story:
         [_coming_line(node, scene.now_s) for node in coming],
         _decision_lines(scene),
     )
-    kept = [_newest(lines, last) for lines in groups]
+    kept = [newest(lines, last) for lines in groups]
     notes = () if scene.plan else ("The controller has not looked yet: what waits is told after its first tick.",)
     return Story(
         about="now",
@@ -370,7 +364,7 @@ def now_story(scene: Scene, fleet_name: str, last: int = LAST["now"]) -> Story:
 def _now_facts(scene: Scene) -> tuple[tuple[str, str], ...]:
     nodes = Counter(str(node.state) for node in scene.fleet.alive_nodes)
     jobs = Counter(str(job.state) for job in scene.fleet.open_jobs)
-    return _facts(
+    return facts(
         ("asked for", names_text(scene.asked, "; ") or "nothing"),
         ("jobs", counts_text(jobs) or "none open"),
         ("nodes", counts_text(nodes) or "none"),
@@ -404,7 +398,7 @@ def _decision_lines(scene: Scene) -> list[StoryLine]:
         for event in scene.decisions
         if event.action != "launch"
     ]
-    return [replace(line, group="Decided last") for line in _in_order([*others, *launches])]
+    return [replace(line, group="Decided last") for line in in_order([*others, *launches])]
 
 
 # --- words -----------------------------------------------------------------------------------------------------
@@ -440,25 +434,12 @@ def _coming(fleet: FleetState) -> list[NodeRecord]:
     return [node for node in fleet.alive_nodes if node.state in (NodeState.REQUESTED, NodeState.BOOTING)]
 
 
-def _in_order(lines: Iterable[StoryLine | None]) -> list[StoryLine]:
-    """A cloud tells late when a bill began or ended: the log's order is not quite that of time."""
-    return sorted((line for line in lines if line is not None), key=lambda line: line.at_s or 0.0)
-
-
-def _newest(lines: Sequence[StoryLine], last: int) -> tuple[list[StoryLine], int]:
-    return list(lines[-last:]), max(0, len(lines) - last)
-
-
 def _cut_notes(scene: Scene, left_out: int) -> list[str]:
     notes = [f"{count_text(left_out, 'earlier line')} left out: `--last N` shows more."] if left_out else []
     if scene.is_cut:
         when = datetime.fromtimestamp(scene.events[0].at_s)
         notes.append(f"There are too many events: those before {when:%Y-%m-%d %H:%M:%S} were not read.")
     return notes
-
-
-def _facts(*pairs: tuple[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(pair for pair in pairs if pair[1])
 
 
 def _amounts(resources: Mapping[str, float]) -> str:
