@@ -39,7 +39,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   max-width: 980px; padding: 32px 20px }
 h1 { font-size: 26px; margin: 0 } h2 { font-size: 17px; margin: 36px 0 10px }
 p, .soft { color: var(--soft) } p { margin: 4px 0 }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(160px, 1fr)); gap: 12px; margin: 22px 0 }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); gap: 12px; margin: 22px 0 }
 .card { background: var(--card); border-radius: 10px; padding: 12px 16px }
 .card b { display: block; font-size: 18px; font-variant-numeric: tabular-nums }
 .bar { display: flex; height: 26px; border-radius: 6px; overflow: hidden } .bar i { display: block }
