@@ -207,8 +207,8 @@ def purses(
         *_of_tenants(ledger, budgets, open_jobs, waiting, now_s),
         *_of_fleet(ledger, budgets, rate, now_s),
     )
-    times = {"reserve_s": budgets.reserve_s, "horizon_s": budgets.horizon_s}
-    return Purses([replace(purse, **times) for purse in found], open_jobs)
+    reserve_s, horizon_s = budgets.reserve_s, budgets.horizon_s
+    return Purses([replace(purse, reserve_s=reserve_s, horizon_s=horizon_s) for purse in found], open_jobs)
 
 
 def _price_of(ledger: Ledger, node: NodeHistory, now_s: float) -> int:
