@@ -449,7 +449,7 @@ class FleetState:
         state = move_job(job.state, event.state, event.job_id)
         started = event.at_s if job.started_at_s is None and state is JobState.RUNNING else job.started_at_s
         ended = event.at_s if is_over(state) else None
-        reason = event.reason or (job.reason if job.state is JobState.STOPPING else "")  # why it was stopped
+        reason = (job.reason if job.state is JobState.STOPPING else "") or event.reason  # why it was stopped says more
         self.jobs[event.job_id] = _job_with(job, state=state, reason=reason, started_at_s=started, ended_at_s=ended)
 
     def _report(self, event: PhaseChanged | StepCommitted | CheckpointCommitted, **changes: object) -> None:

@@ -87,6 +87,7 @@ class Reconciler:
     # What was refused, and what the limits leave: folded anew when the record has changed otherwise than by launches.
     _memory: MarketMemory | None = None
     _gate: Gate | None = None
+    _warned: str = ""  # what was last held back
 
     def act(self, plan: Plan) -> None:
         """A launch that is refused while this waits goes on to its next best offer. One that is refused later is left
@@ -130,12 +131,18 @@ class Reconciler:
                     passed = passed or self.treasury.admit(offer, attempt.action.jobs)
                 launch_id = "" if passed else self._ask_for(offer, attempt, tenants)
             if passed:
-                logger.warning("not launched: %s would pass %s", offer.market, passed)
+                self._warn(f"not launched: {offer.market} would pass {passed}")
                 attempt.ruled_out.append(f"{offer.market}: would pass {passed}")
                 continue
             self._attempts[launch_id] = attempt
             self.send(self.fleet.nodes[launch_id])
             return
+
+    def _warn(self, text: str) -> None:
+        """Once: a launch that is held back is planned again at every tick."""
+        if text != self._warned:
+            self._warned = text
+            logger.warning(text)
 
     def _new_gate(self, now_s: float) -> Gate:
         return Gate(self.fleet.whole, self.settings.limits, now_s)

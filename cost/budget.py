@@ -153,6 +153,11 @@ class Purses:
                 self._purses[key] = replace(purse, rate_uusd_per_h=purse.rate_uusd_per_h + (price or 0))
         return ""
 
+    def too_poor(self, price_uusd_per_h: int | None) -> list[str]:
+        """Jobs whose own budget, or their tenant's or the fleet's, does not pay for one more of this price."""
+        whole = self._short(((Scope.FLEET, ""),), price_uusd_per_h)
+        return [job_id for job_id in self._tenant_of if whole or self._short(self._keys(job_id), price_uusd_per_h)]
+
     def closed(self) -> dict[str, str]:
         """Jobs for which nothing can be bought any more, with the reason: their budget does not even last as it is."""
         found = {}
@@ -207,8 +212,8 @@ def purses(
         *_of_tenants(ledger, budgets, open_jobs, waiting, now_s),
         *_of_fleet(ledger, budgets, rate, now_s),
     )
-    times = {"reserve_s": budgets.reserve_s, "horizon_s": budgets.horizon_s}
-    return Purses([replace(purse, **times) for purse in found], open_jobs)
+    reserve_s, horizon_s = budgets.reserve_s, budgets.horizon_s
+    return Purses([replace(purse, reserve_s=reserve_s, horizon_s=horizon_s) for purse in found], open_jobs)
 
 
 def _price_of(ledger: Ledger, node: NodeHistory, now_s: float) -> int:

@@ -234,7 +234,8 @@ class Ledger:
         job = self._known_job(event.job_id)
         job.name, job.tenant, job.submitted_ms = event.spec.name, event.spec.tenant, to_ms(event.at_s)
         job.team, job.budget_uusd = event.spec.team, event.spec.contract.budget_uusd
-        self.timelines[event.job_id].taught(event.foreign)
+        # Who did not say what its workers need may be no training job at all, until it reports.
+        self.timelines[event.job_id].taught(event.foreign or not event.spec.max_workers)
         self._books.heard[event.job_id] = None
 
     def _job_changed(self, event: JobStateChanged) -> None:

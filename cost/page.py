@@ -29,6 +29,7 @@ COLOURS: Mapping[Label, str] = {
 }
 _MOST_ROWS = 25
 _CHART = (920, 220)  # width and height of the chart of days
+_WIDE_ENOUGH = 45.0  # of a column: its amount fits above it
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2430; --soft: #66717f; --line: #e3e7ec; --paper: #fff; --card: #f7f8fa }
@@ -38,17 +39,19 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   max-width: 980px; padding: 32px 20px }
 h1 { font-size: 26px; margin: 0 } h2 { font-size: 17px; margin: 36px 0 10px }
 p, .soft { color: var(--soft) } p { margin: 4px 0 }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(215px, 1fr)); gap: 12px; margin: 22px 0 }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); gap: 12px; margin: 22px 0 }
 .card { background: var(--card); border-radius: 10px; padding: 12px 16px }
 .card b { display: block; font-size: 18px; font-variant-numeric: tabular-nums }
 .bar { display: flex; height: 26px; border-radius: 6px; overflow: hidden } .bar i { display: block }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 18px; margin: 10px 0; font-size: 13px }
 .legend i { display: inline-block; width: 10px; height: 10px; border-radius: 3px; margin-right: 6px }
+.scroll { overflow-x: auto } .scroll svg { min-width: 640px; display: block }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 14px }
-th, td { text-align: right; padding: 6px 8px; border-bottom: 1px solid var(--line) }
-th { color: var(--soft); font-weight: 500 } th:first-child, td:first-child { text-align: left }
-td .bar { height: 8px; min-width: 120px; border-radius: 4px } tr:last-child td { font-weight: 600; border: 0 }
-svg text { fill: var(--soft); font-size: 11px } .simulated { color: #b7791f; font-weight: 600 }
+th, td { text-align: right; padding: 6px 8px; border-bottom: 1px solid var(--line); white-space: nowrap }
+th { color: var(--soft); font-weight: 500 }
+th:first-child, td:first-child { text-align: left; white-space: normal; min-width: 130px; padding-left: 0 }
+td .bar { height: 8px; min-width: 110px; border-radius: 4px } tr:last-child td { font-weight: 600; border: 0 }
+svg text { fill: var(--soft); font-size: 12px } .simulated { color: #b7791f; font-weight: 600 }
 """
 
 
@@ -91,11 +94,12 @@ def _cards(report: Report) -> str:
         ("per accelerator-hour", _maybe(total.paid_uusd_per_accelerator_h)),
         ("per useful accelerator-hour", _maybe(total.effective_uusd_per_accelerator_h)),
         ("saved against on-demand", _saved(total)),
-        ("useful", _percent(total.labels_uusd.get(Label.USEFUL, 0), total.cost_uusd)),
+        ("of it for useful steps", _percent(total.labels_uusd.get(Label.USEFUL, 0), total.cost_uusd)),
     ]
     if total.utilisation:
         use = total.utilisation
-        cards.append(("allocated / busy / useful", f"{use.allocated:.0%} {use.busy:.0%} {use.useful:.0%}"))
+        told = f"{use.allocated:.0%} / {use.busy:.0%} / {use.useful:.0%}"
+        cards.append(("time allocated / busy / useful", told))
     shown = "".join(f'<div class="card"><span class="soft">{name}</span><b>{text}</b></div>' for name, text in cards)
     return f'<div class="cards">{shown}</div>'
 
@@ -138,8 +142,8 @@ def _day_chart(days: Sequence[Line]) -> str:
         for i, line in enumerate(shown)
         if i % every == 0
     )
-    top = f'<text x="0" y="11">{format_usd(most_uusd)}</text>'
-    return f'<svg viewBox="0 0 {width} {height + 22}" width="100%" role="img">{drawn}{names}{top}</svg>'
+    drawing = f'<svg viewBox="0 0 {width} {height + 22}" width="100%" role="img">{drawn}{names}</svg>'
+    return f'<div class="scroll">{drawing}</div>'
 
 
 def _column(line: Line, x: float, width: float, height: int, most_uusd: int) -> str:
@@ -151,6 +155,9 @@ def _column(line: Line, x: float, width: float, height: int, most_uusd: int) -> 
             f'<rect x="{x:.1f}" y="{bottom:.2f}" width="{width:.1f}" height="{tall:.2f}" fill="{COLOURS[label]}">'
             f"<title>{line.name}, {label}: {format_usd(cost)}</title></rect>"
         )
+    # Few columns each tell their amount; of many, only the highest.
+    if width > _WIDE_ENOUGH or line.cost_uusd == most_uusd:
+        found.append(f'<text x="{x:.1f}" y="{bottom - 5:.2f}">{format_usd(line.cost_uusd)}</text>')
     return "".join(found)
 
 
@@ -160,23 +167,40 @@ def _table(title: str, summary: Summary) -> str:
     if rest:
         rest_uusd = format_usd(sum(line.cost_uusd for line in rest))
         rows += f'<tr><td class="soft">and {len(rest)} more</td><td>{rest_uusd}</td><td colspan="6"></td></tr>'
-    heads = (summary.by, "cost", "share", "acc-hours", "per acc-hour", "per useful", "saved", "labels")
+    heads = (
+        _HEADS.get(summary.by, summary.by),
+        "cost",
+        "share",
+        "acc-hours",
+        "per acc-hour",
+        "per useful",
+        "saved",
+        "labels",
+    )
     head = "".join(f"<th>{name}</th>" for name in heads)
-    return f"<h2>{title}</h2><table><tr>{head}</tr>{rows}{_row(summary.total, summary.total)}</table>"
+    table = f"<table><tr>{head}</tr>{rows}{_row(summary.total, summary.total)}</table>"
+    return f'<h2>{title}</h2><div class="scroll">{table}</div>'
+
+
+_HEADS = {"team": "tenant / team"}
 
 
 def _row(line: Line, total: Line) -> str:
     cells: Iterable[str] = (
-        escape(line.name),
+        escape(line.name).replace("/", "/<wbr>"),
         format_usd(line.cost_uusd) + (" + unpriced" if line.unpriced_s else ""),
         _percent(line.cost_uusd, total.cost_uusd),
-        f"{line.accelerator_hours:,.1f}",
+        _hours(line.accelerator_hours),
         _maybe(line.paid_uusd_per_accelerator_h),
         _maybe(line.effective_uusd_per_accelerator_h),
         _saved(line),
         _bar(line),
     )
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.1f}" if hours >= 10 or not hours else f"{hours:.3g}"
 
 
 def _saved(line: Line) -> str:

@@ -59,7 +59,10 @@ class BudgetKeeper:
                 self._refused.update((job_id, (now_s + REFUSED_S, why)) for job_id in job_ids)
             else:
                 self._admitted.append((now_s, offer.price_uusd_per_h or 0, tuple(job_ids)))
-            return why
+            poor = self._purses.too_poor(offer.price_uusd_per_h) if why else []
+        for job_id in poor:  # Ray does not tell whose tasks wait: it may be anybody's who cannot pay
+            self._say_once(job_id, "refused", 0, f"nothing is bought: {offer.market} would pass {why}")
+        return why
 
     def closed(self) -> dict[str, str]:
         """Who was refused a moment ago is not planned for again at every tick."""
@@ -97,10 +100,12 @@ class BudgetKeeper:
     def _warn(self, found: Purses) -> None:
         for purse in found.all:
             for notice in notices_of(purse):
-                key = (notice.subject, notice.key, purse.limit_uusd)
-                if key not in self._said:
-                    self._said.add(key)
-                    self._say(notice.subject, notice.text)
+                self._say_once(notice.subject, notice.key, purse.limit_uusd, notice.text)
+
+    def _say_once(self, subject: str, what: str, limit_uusd: int, text: str) -> None:
+        if (key := (subject, what, limit_uusd)) not in self._said:
+            self._said.add(key)
+            self._say(subject, text)
 
     def _say(self, subject: str, reason: str) -> None:
         with self._journal.reading() as (fleet, _):

@@ -42,17 +42,11 @@ from tradewind.render import brings_text, count_text, names_text, offer_text, pr
 from tradewind.states import NodeState, is_alive, is_over
 from tradewind.units import format_duration, format_usd
 from tradewind.views import Costs
+from tradewind.why_lines import facts, in_order, newest
 
 LAST: dict[About, int] = {"node": 50, "job": 50, "now": 10}  # lines at the most, unless told otherwise
 _STARTS = ("launch", "adopt")
-# By action.
-_DONE = {
-    "drain": "drained",
-    "terminate": "given back",
-    "grant": "granted",
-    "contract": "by its contract",
-    "budget": "budget",
-}
+_DONE = {"drain": "drained", "terminate": "given back", "grant": "granted", "contract": "by its contract"}  # by action
 _TAKEN = (EndReason.PREEMPTED, EndReason.CRASHED, EndReason.LOST)
 
 
@@ -118,7 +112,7 @@ def _node_facts(scene: Scene, node: NodeRecord, bought: DecisionRecorded | None)
     jobs = _jobs_in(bought.jobs, bought.reason) if bought else []
     held = {event.job_id for event in scene.events if isinstance(event, HoldingChanged)}
     spent = format_usd(costs.by_node.get(node.launch_id, 0))
-    return facts_of(
+    return facts(
         ("market", str(offer.market)),
         ("brings", brings_text(offer)),
         ("price", price),
@@ -230,7 +224,7 @@ def _job_facts(scene: Scene, job: JobRecord) -> tuple[tuple[str, str], ...]:
     holds = _holds_of(scene, job)
     rests = open_ and (target := scene.plan.targets.get(job.job_id) if scene.plan else None) and target.replicas == 0
     waits = "; ".join(f"{hold.subject}: {hold.reason}" for hold in holds)
-    return facts_of(
+    return facts(
         ("asks for", asks if spec.max_workers else "what it asks Ray for itself"),
         ("workers", str(job.workers) if open_ and (job.workers or spec.max_workers) else ""),
         ("rests", (holds[0].reason if holds else "nothing is granted for now") if rests else ""),
@@ -376,25 +370,12 @@ def coming_of(fleet: FleetState) -> list[NodeRecord]:
     return [node for node in fleet.alive_nodes if node.state in (NodeState.REQUESTED, NodeState.BOOTING)]
 
 
-def in_order(lines: Iterable[StoryLine | None]) -> list[StoryLine]:
-    """A cloud tells late when a bill began or ended: the log's order is not quite that of time."""
-    return sorted((line for line in lines if line is not None), key=lambda line: line.at_s or 0.0)
-
-
-def newest(lines: Sequence[StoryLine], last: int) -> tuple[list[StoryLine], int]:
-    return list(lines[-last:]), max(0, len(lines) - last)
-
-
 def cut_notes(scene: Scene, left_out: int) -> list[str]:
     notes = [f"{count_text(left_out, 'earlier line')} left out: `--last N` shows more."] if left_out else []
     if scene.is_cut:
         when = datetime.fromtimestamp(scene.events[0].at_s)
         notes.append(f"There are too many events: those before {when:%Y-%m-%d %H:%M:%S} were not read.")
     return notes
-
-
-def facts_of(*pairs: tuple[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(pair for pair in pairs if pair[1])
 
 
 def _amounts(resources: Mapping[str, float]) -> str:

@@ -22,12 +22,10 @@ from tradewind.why import (
     bought_as,
     coming_of,
     cut_notes,
-    facts_of,
     hold_line,
-    in_order,
     launch_lines,
-    newest,
 )
+from tradewind.why_lines import facts, in_order, newest
 
 _DURATION = re.compile(r"\b(?:\d+(?:\.\d+)?(?:s|m|h|d))+\b")
 
@@ -55,7 +53,7 @@ def now_story(scene: Scene, fleet_name: str, last: int = LAST["now"]) -> Story:
 def _now_facts(scene: Scene) -> tuple[tuple[str, str], ...]:
     nodes = Counter(str(node.state) for node in scene.fleet.alive_nodes)
     jobs = Counter(str(job.state) for job in scene.fleet.open_jobs)
-    return facts_of(
+    return facts(
         ("asked for", names_text(scene.asked, "; ") or "nothing"),
         ("jobs", counts_text(jobs) or "none open"),
         ("nodes", counts_text(nodes) or "none"),

@@ -68,7 +68,7 @@ class History:
         return self._add(PriceChanged(at_s=at_s, market=market.key, price_uusd_per_h=uusd_per_h))
 
     def job(self, job_id: str, at_s: float = 0.0, foreign: bool = False, tenant: str = "default") -> History:
-        spec = JobSpec(name=f"name-{job_id}", entrypoint="true", tenant=tenant)
+        spec = JobSpec(name=f"name-{job_id}", entrypoint="true", tenant=tenant, min_workers=1, max_workers=1)
         return self._add(JobSubmitted(at_s=at_s, job_id=job_id, spec=spec, foreign=foreign))
 
     def state(self, job_id: str, at_s: float, state: JobState) -> History:

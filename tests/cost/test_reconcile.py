@@ -150,3 +150,68 @@ def test_packed_bills_are_read(tmp_path: Path) -> None:
     path = tmp_path / "bill.csv.gz"
     path.write_bytes(gzip.compress(cur(usage("i-n", 1.0, 3.5)).encode()))
     assert [charge.cost_uusd for charge in read(path)] == [3_500_000]
+
+
+def test_time_and_price_are_told_apart_by_what_explains_more(ledger: list[Charge]) -> None:
+    short = compare(ledger, parse(cur(usage("i-n", 2.0, 7.20), usage("i-m", 0.51, 1.836))), tolerance=0.0)
+    assert reasons(short) == {"i-m": "time: billed for 30m36s, in the ledger 30m00s"}
+    both = compare(ledger, parse(cur(usage("i-n", 3.0, 12.00), usage("i-m", 0.5, 1.80))))
+    assert reasons(both)["i-n"].startswith("time: billed for 3h00m, in the ledger 2h00m; and price: billed at $4.00/h")
+
+
+def test_a_savings_plan_is_named_and_discounts_are_told_by_their_kind(ledger: list[Charge]) -> None:
+    plan = "SavingsPlan{},1970-01-01T00:00:00Z,AmazonEC2,BoxUsage:g5.xlarge,i-n,2.0,{},"
+    bill = cur(
+        plan.format("CoveredUsage", 7.20),
+        plan.format("Negation", -7.20),
+        "EdpDiscount,1970-01-01T00:00:00Z,AmazonEC2,SpotUsage:g5.xlarge,i-m,0,-0.10,",
+        usage("i-m", 0.5, 1.80),
+    )
+    found = compare(ledger, parse(bill))
+    assert "savings plan" in reasons(found)["i-n"]
+    assert [each.what for each in found.others] == ["EdpDiscount: SpotUsage:g5.xlarge"]
+
+
+def test_bills_in_other_currencies() -> None:
+    google = "service.description,sku.description,usage_start_time,resource.name,cost,currency,{}credits,cost_type\n"
+    row = "Compute Engine,N1 Instance Core,1970-01-01 05:00:00 UTC,tw-a,0.92,EUR,{},{}\n"
+    with_rate = google.format("currency_conversion_rate,") + row.format('0.92,"[{""amount"": -0.46}]"', "regular")
+    (charge,) = parse(with_rate + "\n")
+    assert (charge.cost_uusd, charge.credits_uusd) == (500_000, -500_000)
+    with pytest.raises(ConfigError, match="amounts are in EUR"):
+        parse(google.format("") + row.format("", "regular"))
+    azure = "date,ResourceId,meterCategory,costInBillingCurrency,costInUsd,billingCurrency\n"
+    (there,) = parse(azure + "03/31/2025,/x/virtualMachines/VM-1,Virtual Machines,9.2,10,EUR\n")
+    assert (there.resource, there.cost_uusd) == ("vm-1", 10_000_000)
+
+
+def test_what_google_bills_beside_a_machine_is_no_machine() -> None:
+    head = "service.description,sku.description,usage_start_time,resource.name,cost,cost_type\n"
+    rows = [
+        "Compute Engine,Licensing Fee for Ubuntu Pro on VM with 4 VCPU core,2025-03-01 05:00:00 UTC,tw-a,1,regular",
+        "Compute Engine,A3 Instance Core,2025-03-01 05:00:00 UTC,tw-a,1,adjustment",
+        "Invoice,Tax,2025-03-01 05:00:00 UTC,,1,tax",
+        "Cloud TPU,TpuV5e Preemptible,2025-03-01T23:30:00-08:00,tw-b,1,regular",
+    ]
+    found = parse(head + "\n".join(rows) + "\n")
+    assert [each.is_machine for each in found] == [False, False, False, True]
+    assert [each.what for each in found[1:3]] == ["adjustment: A3 Instance Core", "Tax"]
+    assert found[3].day == "2025-03-02", "in UTC"
+
+
+def test_machines_without_names_are_told_as_such(ledger: list[Charge]) -> None:
+    head = "service.description,sku.description,usage_start_time,cost\n"
+    found = compare(ledger, parse(head + "Compute Engine,A3 Instance Core,1970-01-01 05:00:00 UTC,5\n"))
+    assert "names no machine" in render(found)
+
+
+def test_files_that_are_no_csv_or_empty_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bill.parquet"
+    for content, said in (
+        (b"PAR1xxxx", "Parquet"),
+        (CUR_HEAD.encode(), "no charges"),
+        (b"\x1f\x8bzz", "cannot be read"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match=said):
+            read(path)

@@ -192,4 +192,8 @@ def test_a_job_that_was_sent_past_us_is_held_to_its_tenants_budget(tmp_path: Pat
         for _ in range(5):
             world.tick()
         assert len(world.journal.fleet.nodes) == most
+        told = [event for _, event in world.journal.log.read() if isinstance(event, DecisionRecorded)]
+        said = [event for event in told if event.action == "budget" and "the budget of tenant vision" in event.reason]
+        assert {event.subject for event in said} == ({"raysubmit_x"} if not most else set())
+        assert len(said) <= 1, "once, not at every tick"
         world.journal.log.close()
