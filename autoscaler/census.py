@@ -7,39 +7,33 @@ cells x nodes steps; a count that follows the events takes as many as there are 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from tradewind.model import Offer, Role
 
 
-class Group(NamedTuple):
-    """Nodes that limits cannot tell apart, but for whose they are."""
-
-    cell: str
-    role: Role
-    offer: Offer
-
-
 @dataclass(slots=True)
 class Census:
-    counts: dict[Group, int] = field(default_factory=dict)
+    counts: dict[tuple[Role, Offer], dict[str, int]] = field(default_factory=dict)  # by role and offer, then by cell
 
-    def born(self, group: Group) -> None:
-        self.counts[group] = self.counts.get(group, 0) + 1
+    def born(self, cell: str, role: Role, offer: Offer) -> None:
+        by_cell = self.counts.setdefault((role, offer), {})
+        by_cell[cell] = by_cell.get(cell, 0) + 1
 
-    def died(self, group: Group) -> None:
-        left = self.counts[group] - 1
-        if left:
-            self.counts[group] = left
-        else:
-            del self.counts[group]
+    def died(self, cell: str, role: Role, offer: Offer) -> None:
+        by_cell = self.counts[role, offer]
+        by_cell[cell] -= 1
+        if not by_cell[cell]:
+            del by_cell[cell]
+        if not by_cell:
+            del self.counts[role, offer]
 
     def beside_the_workers_of(self, cell: str) -> tuple[list[tuple[Offer, int]], list[tuple[Offer, int]]]:
         """(workers of all other cells, heads of all): how many of each offer."""
-        workers: dict[int, tuple[Offer, int]] = {}
-        heads: dict[int, tuple[Offer, int]] = {}
-        for (where, role, offer), count in list(self.counts.items()):  # copied: another thread may apply an event
-            if role is not Role.WORKER or where != cell:
-                found, key = workers if role is Role.WORKER else heads, id(offer)  # equal ones are one object on record
-                found[key] = (offer, found[key][1] + count if key in found else count)
-        return list(workers.values()), list(heads.values())
+        workers, heads = [], []
+        for (role, offer), by_cell in list(self.counts.items()):  # copied: another thread may apply an event
+            count = sum(list(by_cell.values()))
+            if role is Role.WORKER:
+                workers.append((offer, count - by_cell.get(cell, 0)))
+            else:
+                heads.append((offer, count))
+        return workers, heads

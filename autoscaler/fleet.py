@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 
-from tradewind.autoscaler.census import Census, Group
+from tradewind.autoscaler.census import Census
 from tradewind.autoscaler.copier import Copier
 from tradewind.autoscaler.knowledge import Experience
 from tradewind.autoscaler.pace import Pace
@@ -97,8 +97,8 @@ class JobRecord:
     holdings: dict[str, dict[str, float]] = field(default_factory=dict)  # launch id -> resources
 
 
-def _group(node: NodeRecord) -> Group:
-    return Group(node.cell, node.role, node.offer)
+def _group(node: NodeRecord) -> tuple[str, Role, Offer]:
+    return node.cell, node.role, node.offer
 
 
 _NONE_TO_BE_HAD = frozenset({Stockout.__name__, PriceTooHigh.__name__})
@@ -132,7 +132,7 @@ class FleetState:
 
     def __post_init__(self) -> None:
         for node in self.alive_nodes:
-            self.census.born(_group(node))
+            self.census.born(*_group(node))
 
     @classmethod
     def fold(cls, events: Iterable[AnyEvent]) -> FleetState:
@@ -375,9 +375,9 @@ class FleetState:
     def _add(self, node: NodeRecord) -> None:
         known = self.nodes.get(node.launch_id)
         if known is not None and is_alive(known.state):
-            self.census.died(_group(known))
+            self.census.died(*_group(known))
         self.nodes[node.launch_id] = node
-        self.census.born(_group(node))
+        self.census.born(*_group(node))
 
     def _note_try(self, replaced: Iterable[str], at_s: float | None) -> None:
         for launch_id in replaced:
@@ -441,7 +441,7 @@ class FleetState:
         node = self.nodes[launch_id]
         state = move_node(node.state, to, launch_id)
         if is_alive(node.state) and not is_alive(state):
-            self.census.died(_group(node))
+            self.census.died(*_group(node))
         self.nodes[launch_id] = _node_with(node, state=state, state_since_s=at_s, **changes)
 
     def _move_job(self, event: JobStateChanged) -> None:

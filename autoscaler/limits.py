@@ -253,14 +253,20 @@ class Counted:
     fresh: Sequence[Lot] = ()  # of the last minute
 
     @classmethod
-    def of(cls, nodes: Collection[NodeRecord], tenants: Tenants, now_s: float, rates: bool = True) -> Counted:
+    def of(cls, nodes: Collection[NodeRecord], tenants: Tenants, now_s: float) -> Counted:
         # By identity and local names: this runs over the whole fleet.
         failed, gone, worker = NodeState.FAILED, NodeState.GONE, Role.WORKER
         alive = [node for node in nodes if (state := node.state) is not failed and state is not gone]
         workers = [node for node in alive if node.role is worker]
         paid = lots_of(alive, tenants)
         counted = paid if len(workers) == len(alive) else lots_of(workers, tenants)
-        return cls(paid, counted, lots_of(launched_since(nodes, now_s - COUNTED_S), tenants) if rates else ())
+        return cls(paid, counted, lots_of(launched_since(nodes, now_s - COUNTED_S), tenants))
+
+    @classmethod
+    def of_workers(cls, nodes: Sequence[NodeRecord], tenants: Tenants, since_s: float | None) -> Counted:
+        """Of nodes that are known to be alive, and workers. Launches are counted since then; None: not at all."""
+        lots = lots_of(nodes, tenants)
+        return cls(lots, lots, () if since_s is None else lots_of(launched_since(nodes, since_s), tenants))
 
     @classmethod
     def beside(cls, fleet: FleetState, launched: Iterable[NodeRecord], tenants: Tenants, now_s: float) -> Counted:
@@ -270,7 +276,9 @@ class Counted:
             return cls.of([node for node in fleet.whole.alive_nodes if _is_beside(node, fleet)], tenants, now_s)
         if not fleet.is_part:
             return cls.of([node for node in fleet.alive_nodes if node.role is not Role.WORKER], tenants, now_s)
-        workers, heads = ([Lot(*each) for each in found] for found in fleet.census.beside_the_workers_of(fleet.name))
+        workers, heads = (
+            [Lot(*each) for each in found if each[1]] for found in fleet.census.beside_the_workers_of(fleet.name)
+        )
         fresh = [node for node in launched if is_alive(node.state) and _is_beside(node, fleet)]
         return cls([*workers, *heads], workers, lots_of(fresh, tenants))
 

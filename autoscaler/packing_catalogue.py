@@ -32,6 +32,7 @@ class Catalogue:
     listed: Floats  # prices; not a number where there is none
     is_single: list[bool]  # one host
     circles: list[Circles]  # of markets
+    _seen_keys: list[tuple[tuple[str, ...], tuple[str, ...]]]
     _usual: Floats  # prices of single hosts by which needs are ordered
     _singles: Rooms  # as they are listed
     _slots: dict[int, tuple[float, Resources | None, Slot]] = field(default_factory=dict)
@@ -50,6 +51,7 @@ class Catalogue:
             np.array([np.nan if price is None else price for price in prices], np.float64),
             [offer.hosts == 1 for offer in offers],
             [circles(offer.market) for offer in offers],
+            [seen_keys(offer) for offer in offers],
             np.array([_usual_price(offer) for offer in singles], np.float64),
             Rooms(Slot("", "", offer.resources, {}, offer.labels) for offer in singles),
         )
@@ -57,7 +59,7 @@ class Catalogue:
     def slot(self, index: int, view: View) -> Slot:
         """A single host as it will be; made anew when nodes of its kind were seen to bring something else."""
         offer, usable = self.offers[index], view.settings.usable_memory
-        first, second = seen_keys(offer)
+        first, second = self._seen_keys[index]
         seen = view.seen_resources.get(first) or view.seen_resources.get(second)
         known = self._slots.get(index)
         if known is None or known[0] != usable or known[1] != seen:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tradewind.autoscaler.effective import Pricing, pricing_of
-from tradewind.autoscaler.limits import Bound, Counted, Part, Tenants, bounds_of
+from tradewind.autoscaler.limits import COUNTED_S, Bound, Counted, Part, Tenants, bounds_of
 from tradewind.autoscaler.packing_catalogue import Catalogue, catalogue_of
 from tradewind.autoscaler.packing_rooms import ANY_NUMBER, Bools, Floats, Ints, Rooms, Slot
 from tradewind.autoscaler.packing_rules import gang_source, job_of
@@ -102,7 +102,7 @@ def limits_as_caps(view: View, with_rate: bool = True) -> list[Purse]:
     bounds = bounds_of(limits, view.tenants.known)
     records = [node.requested for node in view.nodes] if bounds else []
     rates = any(bound.is_rate and bound.part != Part() for bound in bounds)
-    counted = Counted.of(records, view.tenants, view.now_s, rates)
+    counted = Counted.of_workers(records, view.tenants, view.now_s - COUNTED_S if rates else None)
     gangs = {gang_source(gang): gang.job_id for gang in view.demand.gangs} if limits.are_about_tenants else {}
     found = []
     for bound in bounds:

@@ -4,7 +4,6 @@ after this one, no longer counts it, so the replacement is bought while the node
 from __future__ import annotations
 
 from tradewind.autoscaler.actions import Action, Drain
-from tradewind.autoscaler.fleet import NodeRecord
 from tradewind.autoscaler.policies.base import Draft
 from tradewind.autoscaler.ray_snapshot import DrainReason, RayStatus
 from tradewind.autoscaler.view import NodeView, View
@@ -16,13 +15,15 @@ _SETTLING_S = 5.0  # Ray shows a drain about a second after it took it
 
 def decide(view: View, draft: Draft) -> tuple[Action, ...]:
     gone = draft.gone
-    leaving = [node for node in view.nodes if _is_leaving(node.requested) and node.launch_id not in gone]
+    draining = NodeState.DRAINING  # local names, and no calls: this runs over the whole fleet
+    leaving = [
+        node
+        for node in view.nodes
+        if (record := node.requested).notice_deadline_s is not None or record.state is draining
+    ]
+    leaving = [node for node in leaving if node.launch_id not in gone]
     drains = (_drain(node, view.now_s) for node in leaving)
     return tuple(drain for drain in drains if drain is not None)
-
-
-def _is_leaving(record: NodeRecord) -> bool:
-    return record.notice_deadline_s is not None or record.state is NodeState.DRAINING
 
 
 def _drain(node: NodeView, now_s: float) -> Drain | None:
