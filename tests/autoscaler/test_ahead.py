@@ -234,7 +234,7 @@ def test_the_chance_is_the_share_of_moments_after_which_it_rose() -> None:
 
 
 def test_a_rise_is_counted_in_its_span_and_fades() -> None:
-    """One rise, seven looks ago: gone from the first span, in the second, and faded. The same when old looks have gone."""
+    """One rise, seven looks ago: gone from the first span, in the second, and faded. Also when old looks are gone."""
     for quiet in (0, 1000):
         looks = Looks(window=100, ahead=6, spans=(5, 30))
         for look in range(quiet + 50):
