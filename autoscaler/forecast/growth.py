@@ -111,14 +111,14 @@ class Growth:
         apart = signs - self._looks.signs()[:, None]
         age = np.arange(len(rises) - 1, -1, -1, dtype=np.float32) / np.float32(self._window * LOOKS)
         fading = 0.5 ** (age / np.float32(HALF_LIFE))
-        weights = sum(_weights(*each, fading) for each in zip(np.split(apart, len(NEAR)), NEAR, strict=True))
+        weights = sum(weights_of(*each, fading) for each in zip(np.split(apart, len(NEAR)), NEAR, strict=True))
         values, places = np.unique(rises, return_inverse=True)
         below = np.cumsum(np.bincount(places, weights))
         chances = np.maximum(1.0 - below / below[-1], 0.0)
         return tuple(zip(values.tolist(), chances.tolist(), strict=True))
 
 
-def _weights(apart: Column, near: Sequence[float], fading: Column) -> Column:
+def weights_of(apart: Column, near: Sequence[float], fading: Column) -> Column:
     """Of each look by its likeness, all together 1."""
     alike = np.exp(-0.5 * ((apart / np.array(near, dtype=np.float32)[:, None]) ** 2).sum(axis=0))
     weights = (alike + np.float32(PRIOR / len(alike))) * fading

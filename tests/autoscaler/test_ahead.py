@@ -16,6 +16,8 @@ from tradewind.autoscaler.demand import Demand, Need
 from tradewind.autoscaler.fleet import NodeRecord
 from tradewind.autoscaler.forecast import Forecast, Growth, GrowthBook, Outlook, SeriesKey, Span, unit_of
 from tradewind.autoscaler.forecast.candidates import LEVELS
+from tradewind.autoscaler.forecast.growth import weights_of
+from tradewind.autoscaler.forecast.looks import Looks
 from tradewind.autoscaler.plan import make_plan
 from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, RayStatus
 from tradewind.autoscaler.shape import Shape
@@ -227,6 +229,26 @@ def test_the_chance_is_the_share_of_moments_after_which_it_rose() -> None:
         growth.observe(60.0 * minute, level)
         chances.append(chance_of_more(growth, level))
     assert 0.05 < np.mean(chances) < 0.16
+
+
+def test_a_rise_is_counted_in_its_span_and_fades() -> None:
+    """One rise, seven looks ago: gone from the first span, in the second, and faded. Also when old looks are gone."""
+    for quiet in (0, 1000):
+        looks = Looks(window=100, ahead=6, spans=(5, 30))
+        for look in range(quiet + 50):
+            looks.begin(is_known=True)
+            looks.see(1.0 if look >= quiet + 42 else 0.0)
+        faded = np.exp(-7 / np.array([5.0, 30.0]))
+        assert looks.signs() == pytest.approx(np.log([0.25, 1.25, *(faded + 0.1)]), abs=1e-5)
+
+
+def test_the_chances_are_those_of_both_kinds_of_likeness() -> None:
+    """Of two past looks, one is like now by its counts in spans, the other by its fading counts. Each has half."""
+    near = [1e-3, 1e-3, 1e-3]
+    first, second = np.array([[0.0, 9.0]] * 3, dtype=np.float32), np.array([[9.0, 0.0]] * 3, dtype=np.float32)
+    alike = [weights_of(signs, near, np.ones(2, dtype=np.float32)) for signs in (first, second)]
+    assert sum(alike) == pytest.approx([1.0, 1.0])
+    assert alike[0][0] == pytest.approx(6 / 11)  # (1 + 5) by (1 + 5 + 5): the prior is ten looks, shared by two
 
 
 def test_a_span_that_nobody_looked_at_is_not_learned_from() -> None:
