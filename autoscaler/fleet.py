@@ -280,13 +280,8 @@ class FleetState:
                 if spells := self._spells_of(node):
                     spells.sold(event.at_s)
             case NodeJoined():
-                self._move(
-                    event.launch_id,
-                    NodeState.READY,
-                    event.at_s,
-                    ray_node_id=event.ray_node_id,
-                    joined_at_s=event.at_s,
-                )
+                joined = {"ray_node_id": event.ray_node_id, "joined_at_s": event.at_s}
+                self._move(event.launch_id, NodeState.READY, event.at_s, **joined)
                 node = self.nodes[event.launch_id]
                 self.experience.joined(node.offer.market, event.at_s, node.requested_at_s)
             case NoticeReceived():
@@ -412,9 +407,8 @@ class FleetState:
         return self.spells.setdefault(node.offer.market.key, Spells()) if is_spot else None
 
     def _note_refusal(self, event: LaunchRefused) -> None:
-        if event.scope == Scope.GROUP:
-            return  # there may well be some outside of the group
-        if event.error in _NONE_TO_BE_HAD and (spells := self._spells_of(self.nodes[event.launch_id])):
+        is_sold_out = event.error in _NONE_TO_BE_HAD and event.scope != Scope.GROUP  # outside of it there may be some
+        if is_sold_out and (spells := self._spells_of(self.nodes[event.launch_id])):
             spells.none_left(event.at_s)
 
     def _note_never_joined(self, node: NodeRecord) -> None:
