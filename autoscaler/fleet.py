@@ -10,6 +10,7 @@ from tradewind.autoscaler.copier import Copier
 from tradewind.autoscaler.knowledge import Experience
 from tradewind.autoscaler.pace import Pace
 from tradewind.autoscaler.quotes import QUOTES_KEPT_S, Quote, with_quote
+from tradewind.autoscaler.records import JobRecord, NodeRecord
 from tradewind.autoscaler.sightings import Spells
 from tradewind.errors import PriceTooHigh, Scope, Stockout
 from tradewind.events import (
@@ -37,64 +38,10 @@ from tradewind.events import (
     StepCommitted,
     TerminateRequested,
 )
-from tradewind.model import LOCAL_CELL, Capacity, EndReason, JobSpec, Offer, Phase, Role
+from tradewind.model import LOCAL_CELL, Capacity, EndReason, Offer, Role
 from tradewind.states import JobState, NodeState, is_alive, is_over, move_job, move_node
 
-
-@dataclass(frozen=True, slots=True)
-class NodeRecord:
-    """What the log knows of one node."""
-
-    launch_id: str
-    offer: Offer
-    cell: str
-    reason: str
-    state: NodeState
-    requested_at_s: float
-    state_since_s: float
-    instance_id: str = ""
-    ray_node_id: str = ""
-    launched_at_s: float | None = None
-    joined_at_s: float | None = None
-    ended_at_s: float | None = None
-    notice_deadline_s: float | None = None
-    drain_deadline_s: float | None = None
-    end: EndReason | None = None
-    detail: str = ""
-    replaces: tuple[str, ...] = ()  # launch ids whose work it is to take over
-    held_since_s: float | None = None  # when what jobs hold on it last changed
-    tried_s: float | None = None  # when something was last bought to take over its work
-    tenants: tuple[str, ...] = ()  # for whom it was bought
-    role: Role = Role.WORKER
-    jobs: tuple[str, ...] = ()  # on whose behalf it was bought, as far as it is known
-    placement_group: str = ""  # in which it was asked for
-
-
-@dataclass(frozen=True, slots=True)
-class JobRecord:
-    """What the log knows of one job."""
-
-    job_id: str
-    spec: JobSpec
-    state: JobState
-    submitted_at_s: float
-    foreign: bool = False
-    cell: str = ""  # where it runs; empty: nowhere yet
-    placements: int = 0
-    moving: str = ""  # why it is to leave its cell
-    reason: str = ""
-    started_at_s: float | None = None
-    ended_at_s: float | None = None
-    phase: Phase | None = None
-    phase_reason: str = ""
-    attempt: int = 0
-    workers: int = 0
-    step: int = 0
-    total_steps: int | None = None
-    loss: float | None = None
-    checkpoint_step: int | None = None
-    reported_sequence: int = 0
-    holdings: dict[str, dict[str, float]] = field(default_factory=dict)  # launch id -> resources
+__all__ = ["FleetState", "JobRecord", "NodeRecord"]
 
 
 def _group(node: NodeRecord) -> tuple[str, Role, Offer]:

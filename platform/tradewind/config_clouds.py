@@ -181,3 +181,18 @@ class ControllerDoor(Section):
     url: Annotated[str, Field(pattern=r"^$|^https://\S+$")] = Field(
         default="", description="How heads reach it, https://...; left out: this machine's own address."
     )
+
+
+def _switch(value: object) -> object:
+    """Ray's own launcher reads a plain `off` as false."""
+    return "off" if value is False else value
+
+
+class Placement(Section):
+    """How close together the nodes of a gang are asked for."""
+
+    groups: Annotated[Literal["auto", "off"], BeforeValidator(_switch)] = Field(
+        default="auto",
+        description="auto: several nodes with accelerators for one gang go into a placement group of their cloud, "
+        "and outside of it where that has no room; off: anywhere in the zone.",
+    )

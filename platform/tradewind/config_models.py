@@ -9,10 +9,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, Strict, ValidationInfo, field_validator, model_validator
+from pydantic import Field, Strict, ValidationInfo, field_validator, model_validator
 
 from tradewind.config import FLEET_NAME
-from tradewind.config_clouds import AwsCloud, AzureCloud, Boot, CloudName, ControllerDoor, GcpCloud, Head, StorageUrl
+from tradewind.config_clouds import (
+    AwsCloud,
+    AzureCloud,
+    Boot,
+    CloudName,
+    ControllerDoor,
+    GcpCloud,
+    Head,
+    Placement,
+    StorageUrl,
+)
 from tradewind.config_types import (
     Capacities,
     DeadlineField,
@@ -193,21 +203,6 @@ class Markets(Section):
     data_region: str = Field(default="", description="Where the data lies; left out: anywhere.")
     egress_uusd_per_h: Usd = Field(
         default=0, alias="egress_usd_per_hour", description="Of a node in any other region, for reading the data."
-    )
-
-
-def _switch(value: object) -> object:
-    """Ray's own launcher reads a plain `off` as false."""
-    return "off" if value is False else value
-
-
-class Placement(Section):
-    """How close together the nodes of a gang are asked for."""
-
-    groups: Annotated[Literal["auto", "off"], BeforeValidator(_switch)] = Field(
-        default="auto",
-        description="auto: several nodes with accelerators for one gang go into a placement group of their cloud, "
-        "and outside of it where that has no room; off: anywhere in the zone.",
     )
 
 
