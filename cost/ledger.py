@@ -59,8 +59,8 @@ class JobHistory:
     submitted_ms: int | None = None
     ended_ms: int | None = None
     nodes: dict[str, None] = field(default_factory=dict)  # launch ids that it ever held, in order
-    rested_ms: int = 0  # of rests that are over
-    rests_since_ms: int | None = None
+    rested_ms: int = field(default=0, compare=False)  # of rests that are over, in the order of the log
+    rests_since_ms: int | None = field(default=None, compare=False)
 
     def turn(self, phase: Phase, at_ms: int) -> None:
         """Reports that come twice are older than the rest that they might end. Who is being stopped does not rest."""

@@ -97,7 +97,8 @@ class Receipt(Figures):
     attempts: int
     preemptions: int  # nodes that were taken while the job held them
     notices: int  # of these and others, announced
-    rested_s: float = 0.0  # without nodes, by plan: it waited for better hours
+    # Without nodes, by plan. By the order of the log, unlike all else: not compared.
+    rested_s: float = field(default=0.0, compare=False)
     team: str = ""
     budget_uusd: int | None = None
     rate_uusd_per_h: int = 0  # as it stands now

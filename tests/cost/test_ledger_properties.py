@@ -47,6 +47,7 @@ PHASE_LABELS = {
     Phase.RESIZING: Label.RESIZING,
     Phase.RESTARTING: Label.RESTARTING,
     Phase.DONE: Label.ENDING,
+    Phase.RESTING: Label.RESIZING,
 }
 
 
@@ -119,7 +120,7 @@ def histories(draw: st.DrawFn) -> tuple[list[AnyEvent], list[AnyEvent]]:
     """Events of nodes, prices and jobs in their order, and reports in any."""
     events: list[AnyEvent] = []
     for job in JOBS[: draw(st.integers(0, 3))]:
-        spec = JobSpec(name=job, entrypoint="x")
+        spec = JobSpec(name=job, entrypoint="x", min_workers=1, max_workers=1)
         events.append(JobSubmitted(at_s=0.0, job_id=job, spec=spec, foreign=draw(st.booleans())))
         if draw(st.booleans()):
             events.append(JobStateChanged(at_s=draw(MS) / 1000, job_id=job, state=JobState.STOPPED))
