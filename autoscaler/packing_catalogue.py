@@ -16,6 +16,7 @@ import numpy as np
 
 from tradewind.autoscaler.knowledge import Circles, circles
 from tradewind.autoscaler.packing_rooms import Floats, Ints, Rooms, Slot
+from tradewind.autoscaler.packing_slots import hosts_of
 from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.view import View, seen_keys
 from tradewind.model import Capacity, Offer, Resources
@@ -63,8 +64,8 @@ class Catalogue:
         seen = view.seen_resources.get(first) or view.seen_resources.get(second)
         known = self._slots.get(index)
         if known is None or known[0] != usable or known[1] != seen:
-            room = view.resources_of(offer)
-            slot = Slot("", "", room, room, offer.labels, offer)
+            [(room, labels)] = hosts_of(offer, view)  # a single TPU machine is a slice of its own
+            slot = Slot("", "", room, room, labels, offer)
             known = self._slots[index] = (usable, dict(seen) if seen else seen, slot)
         return known[2]
 
