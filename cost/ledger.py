@@ -15,6 +15,7 @@ from tradewind.cost.account import Entry, NodeAccount, account_of, cost_of
 from tradewind.cost.books import Books, Cell, NodeCost
 from tradewind.cost.extras import Save
 from tradewind.cost.history import MINIMUM_BILLED_MS, NodeHistory, PriceHistory
+from tradewind.cost.resting import Rests, Turn
 from tradewind.cost.settle import Statement
 from tradewind.cost.timeline import Timeline
 from tradewind.errors import JobNotFound
@@ -59,20 +60,7 @@ class JobHistory:
     submitted_ms: int | None = None
     ended_ms: int | None = None
     nodes: dict[str, None] = field(default_factory=dict)  # launch ids that it ever held, in order
-    rested_ms: int = field(default=0, compare=False)  # of rests that are over, in the order of the log
-    rests_since_ms: int | None = field(default=None, compare=False)
-
-    def turn(self, phase: Phase, at_ms: int) -> None:
-        """Reports that come twice are older than the rest that they might end. Who is being stopped does not rest."""
-        if phase is Phase.RESTING and self.state is not JobState.STOPPING:
-            self.rests_since_ms = at_ms if self.rests_since_ms is None else self.rests_since_ms
-        elif self.rests_since_ms is not None and at_ms > self.rests_since_ms:
-            self.rested_ms += at_ms - self.rests_since_ms
-            self.rests_since_ms = None
-
-    def rested_by_ms(self, at_ms: int) -> int:
-        now_ms = at_ms if self.ended_ms is None else min(at_ms, self.ended_ms)
-        return self.rested_ms + (0 if self.rests_since_ms is None else max(0, now_ms - self.rests_since_ms))
+    rests: Rests = field(default_factory=Rests)
 
 
 @dataclass(slots=True)
@@ -241,6 +229,8 @@ class Ledger:
     def _job_changed(self, event: JobStateChanged) -> None:
         job = self._known_job(event.job_id)
         job.state = event.state
+        if event.state is JobState.STOPPING:
+            job.rests.stops_ms.append(to_ms(event.at_s))
         before_ms, job.ended_ms = job.ended_ms, to_ms(event.at_s) if is_over(event.state) else None
         if job.ended_ms is None:
             self._job_ends_ms.pop(event.job_id, None)
@@ -263,7 +253,8 @@ class Ledger:
 
     def _phase(self, event: PhaseChanged) -> None:
         self._known_job(event.job_id)
-        self.jobs[event.job_id].turn(event.phase, to_ms(event.at_s))
+        turn = Turn(to_ms(event.at_s), event.attempt, event.sequence)
+        self.jobs[event.job_id].rests.turns[turn] = event.phase is Phase.RESTING
         self.timelines[event.job_id].add_phase(to_ms(event.at_s), event.attempt, event.sequence, event.phase)
         self._books.heard[event.job_id] = None
 

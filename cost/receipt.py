@@ -97,8 +97,7 @@ class Receipt(Figures):
     attempts: int
     preemptions: int  # nodes that were taken while the job held them
     notices: int  # of these and others, announced
-    # Without nodes, by plan. By the order of the log, unlike all else: not compared.
-    rested_s: float = field(default=0.0, compare=False)
+    rested_s: float = 0.0  # without nodes, by plan: it waited for better hours
     team: str = ""
     budget_uusd: int | None = None
     rate_uusd_per_h: int = 0  # as it stands now
@@ -156,7 +155,7 @@ def receipt(ledger: Ledger, job_id: str, now_s: float, intensity: Intensity | No
         attempts=progress.attempts,
         preemptions=sum(node.lost_by(job_id, now_ms) for node in held),
         notices=sum(node.noticed(job_id, now_ms) for node in held),
-        rested_s=job.rested_by_ms(now_ms) / 1000,
+        rested_s=job.rests.by_ms(now_ms, job.ended_ms) / 1000,
         team=job.team,
         budget_uusd=job.budget_uusd,
         rate_uusd_per_h=job_rate(ledger, job_id, now_s),
