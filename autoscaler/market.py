@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.errors import InvalidRequest, PriceTooHigh, ProviderError, QuotaExceeded, Scope, Stockout
@@ -83,6 +84,12 @@ def scope_key(market: Market, scope: Scope, group: str = "") -> str:
     return f"cloud:{market.cloud}" if scope is Scope.CLOUD else ""
 
 
+@lru_cache(maxsize=4096)  # every tick looks at all offers
+def _keys_of(market: Market) -> tuple[str, ...]:
+    """Under which it may be ruled out."""
+    return (*(scope_key(market, scope) for scope in _OF_OFFERS), f"boot/{scope_key(market, Scope.OFFER)}")
+
+
 @dataclass(frozen=True, slots=True)
 class MarketMemory:
     """What is ruled out until when. Forgets by itself: a block ends, and a launch that succeeds clears it."""
@@ -102,11 +109,7 @@ class MarketMemory:
         """Of several, the first by scope."""
         if not self.blocks:
             return None
-        keys = [
-            *(scope_key(offer.market, scope) for scope in _OF_OFFERS),
-            f"boot/{scope_key(offer.market, Scope.OFFER)}",
-        ]
-        found = (self.blocks.get(key) for key in keys)
+        found = (self.blocks.get(key) for key in _keys_of(offer.market))
         return next((block for block in found if block is not None and block.until_s > now_s), None)
 
     def group_block_of(self, market: Market, group: str, now_s: float) -> Block | None:

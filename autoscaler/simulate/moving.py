@@ -10,6 +10,7 @@ and less often while nothing does: a simulated year would have half a million ti
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -60,7 +61,10 @@ class Moves:
             return False
         if self._could_save(blocks, now_s):
             return True
-        self._rest(now_s)
+        if self._could_ever_save():
+            self._rest(now_s)
+        else:
+            self.next_s = math.inf  # until a price changes, or something is planned
         return False
 
     def looked(self, plan: Plan, now_s: float) -> None:
@@ -69,6 +73,8 @@ class Moves:
             self._wait_s, self.next_s = _FIRST_S, now_s + self.tick_s
         elif self.next_s <= now_s:
             self._rest(now_s)
+        elif self.next_s == math.inf:
+            self.next_s = now_s + self.settings.exchange_hysteresis_s
 
     def _rest(self, now_s: float) -> None:
         self.next_s, self._wait_s = now_s + self._wait_s, min(2.0 * self._wait_s, _LONGEST_S)
@@ -83,6 +89,14 @@ class Moves:
         if any(_per_gpu(place) < enough and not _was_blocked(place, blocks, since_s) for place in places):
             return True
         return self.world.free_gpus > 0 and (len(self.world.nodes) > 1 or len({each.slots for each in places}) > 1)
+
+
+    def _could_ever_save(self) -> bool:
+        """The same, whatever is ruled out for now, and however long work has been where it is."""
+        places = self.world.places.values()
+        paid = max((_per_gpu(place) for place in places if place.nodes), default=0.0)
+        cheapest = min((_per_gpu(place) for place in places), default=0.0)
+        return cheapest < paid * (1.0 - self.settings.exchange_margin) or self.world.free_gpus > 0
 
 
 def _has_calm_work(place: Place, since_s: float) -> bool:
