@@ -92,11 +92,14 @@ class Moves:
 
 
     def _could_ever_save(self) -> bool:
-        """The same, whatever is ruled out for now, and however long work has been where it is."""
+        """The same, whatever is ruled out for now, and however long work has been where it is. A node may become half
+        empty without a plan: then another one, or a smaller one, may be better."""
         places = self.world.places.values()
+        if len(self.world.nodes) > 1 or len({place.slots for place in places}) > 1:
+            return True
         paid = max((_per_gpu(place) for place in places if place.nodes), default=0.0)
         cheapest = min((_per_gpu(place) for place in places), default=0.0)
-        return cheapest < paid * (1.0 - self.settings.exchange_margin) or self.world.free_gpus > 0
+        return cheapest < paid * (1.0 - self.settings.exchange_margin)
 
 
 def _has_calm_work(place: Place, since_s: float) -> bool:
