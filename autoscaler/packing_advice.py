@@ -29,6 +29,7 @@ _MOST_NODES = 500
 _MOST_PAIRS = 8_000
 _FEW_NODES = 100  # so few that the program is always worth its time
 _WORTH_IT = 0.025  # of the price: what the linear program must promise where there are more
+_MOST_COPIES = 256  # of one shape on one node, for the bound by remainders
 _ROUNDS = 4  # of column generation
 _NEAR = 0.1  # patterns this close to being worth their price enter the integer program
 _GAP = 0.002
@@ -101,12 +102,16 @@ def _least_price(count: int, copies: Ints, prices: Floats) -> float:
     A set of nodes with c copies costs r c and what each is dearer than that; beyond the count, copies are wasted at r
     each. Nodes of f copies cost nothing extra, so what counts is c modulo f: a shortest way over f remainders, by a
     node (its copies further) or by one wasted copy (one back). That the number of nodes of f copies may not be negative
-    is not asked, which only lowers it."""
+    is not asked, which only lowers it. Of very small requests, of which thousands fit on a node, only r c is told."""
+    copies = np.minimum(copies, count)  # more on one node serve nobody
     each = prices / copies
     best = int(each.argmin())
     rate, size = float(each[best]), int(copies[best])
+    if size > _MOST_COPIES:
+        return rate * count
     steps = np.append(copies, -1)
-    extra = np.append(prices - rate * copies, rate)
+    # Never below zero, which rounding would make of some: ways would grow shorter for ever.
+    extra = np.append(np.maximum(prices - rate * copies, 0.0), rate)
     to = (np.arange(size) - steps[:, None]) % size
     way = np.full(size, np.inf)
     way[0] = 0.0

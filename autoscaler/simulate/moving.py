@@ -90,7 +90,6 @@ class Moves:
             return True
         return self.world.free_gpus > 0 and (len(self.world.nodes) > 1 or len({each.slots for each in places}) > 1)
 
-
     def _could_ever_save(self) -> bool:
         """The same, whatever is ruled out for now, and however long work has been where it is. A node may become half
         empty without a plan: then another one, or a smaller one, may be better."""

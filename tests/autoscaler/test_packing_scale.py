@@ -6,6 +6,7 @@ import itertools
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -178,3 +179,10 @@ def test_nothing_that_holds_so_many_is_cheaper_than_the_bound(kinds: list[tuple[
 def test_the_bound_is_met_where_first_fit_is_best() -> None:
     """Ten for 10, the rest of three for 4: 100 and 4 for 103, though 10.3 of the first would be 103."""
     assert _least_price(103, np.array([10, 3]), np.array([10.0, 4.0])) == 104.0
+
+
+@pytest.mark.parametrize(("copies", "prices"), [([25, 3], [7.0, 1.0]), ([2**31, 5], [7.0, 1.0])])
+def test_the_bound_is_found_whatever_rounding_makes_of_it(copies: list[int], prices: list[float]) -> None:
+    """7 - 25 x (7 / 25) is less than nothing by rounding: a way that grows shorter for ever. And of a request that
+    asks for next to nothing, any number fits on a node."""
+    assert 0.0 < _least_price(1000, np.array(copies), np.array(prices)) <= 280.0
