@@ -19,6 +19,8 @@ _REMEMBERED_S = 3600.0  # after it has ended: who has just come back is not trus
 _MAX_DOUBLINGS = 3  # a place that keeps refusing is asked ever less often, up to 8 times the first wait
 # Being told "none left" costs one call, and capacity comes back at any moment: it is asked for at least so often.
 _SOLD_OUT_S = 1200.0
+# How many first waits back a refusal still tells something: four in a row, at most 8 + 1 apart, wait longest.
+_TOLD = 45
 _SOLD_OUT = frozenset({Stockout.__name__, PriceTooHigh.__name__})
 
 
@@ -84,7 +86,7 @@ def scope_key(market: Market, scope: Scope, group: str = "") -> str:
     return f"cloud:{market.cloud}" if scope is Scope.CLOUD else ""
 
 
-@lru_cache(maxsize=4096)  # every tick looks at all offers
+@lru_cache(maxsize=65536)  # every tick looks at all offers of all cells
 def _keys_of(market: Market) -> tuple[str, ...]:
     """Under which it may be ruled out."""
     return (*(scope_key(market, scope) for scope in _OF_OFFERS), f"boot/{scope_key(market, Scope.OFFER)}")
@@ -99,7 +101,7 @@ class MarketMemory:
     @classmethod
     def of(cls, fleet: FleetState, now_s: float) -> MarketMemory:
         nodes, asked = fleet.nodes, fleet.experience
-        told = (refusal for refusal in fleet.refusals if not _is_corrected(refusal, fleet))
+        told = (each for each in fleet.refusals if _still_tells(each, now_s) and not _is_corrected(each, fleet))
         refused = _fold(told, nodes, asked.launched_when_asked_s, now_s)
         suspects = (nodes[launch_id] for launch_id in list(fleet.never_joined))
         broken = _fold(_boot_failures(suspects), nodes, asked.joined_when_asked_s, now_s)
@@ -146,6 +148,11 @@ def refusal_key(refusal: LaunchRefused, node: NodeRecord) -> str:
     scope = Scope(refusal.scope)
     group = node.placement_group if refusal.error == Stockout.__name__ else ""
     return scope_key(node.offer.market, scope, group)
+
+
+def _still_tells(refusal: LaunchRefused, now_s: float) -> bool:
+    """A month of refusals is folded at every tick otherwise."""
+    return refusal.block_s > 0 and refusal.at_s + _TOLD * refusal.block_s + _REMEMBERED_S > now_s
 
 
 def _is_corrected(refusal: LaunchRefused, fleet: FleetState) -> bool:

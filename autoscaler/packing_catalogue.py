@@ -21,7 +21,7 @@ from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.view import View, seen_keys
 from tradewind.model import Capacity, Offer, Resources
 
-_KEPT = 64  # price lists: one for each cell, and some that are out of date
+_MOST_OFFERS = 20_000  # of all price lists that are kept, with some that are out of date: 2.6 KB each
 _MOST_SHAPES = 10_000
 _USUAL_SPOT = 0.4  # of the on-demand price, as a rule
 
@@ -98,6 +98,6 @@ def catalogue_of(offers: Sequence[Offer]) -> Catalogue:
     with _lock:
         found = _known.pop(key, None) or Catalogue.of(offers)
         _known[key] = found
-        if len(_known) > _KEPT:
+        while len(_known) > 1 and sum(len(each.offers) for each in _known.values()) > _MOST_OFFERS:
             _known.popitem(last=False)
     return found

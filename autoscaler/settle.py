@@ -188,7 +188,8 @@ def _settle_unanswered(node: NodeRecord, question: Question, as_of_s: float) -> 
         launch_id=node.launch_id,
         error="AmbiguousOutcome",
         message=f"not listed {format_duration(age_s)} after it was asked for",
-        scope=Scope.OFFER,
+        # It may be the group that could not be made: then the offer is asked for outside of it.
+        scope=Scope.GROUP if node.placement_group else Scope.OFFER,
         block_s=question.settings.launch_grace_s,
     )
     return Settlement((refused,), terminate=(node.launch_id,))

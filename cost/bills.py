@@ -79,7 +79,7 @@ def _all(rows: Iterable[Cells], reader: Callable[[Cells], Charge], name: str) ->
     for number, row in enumerate(rows, 2):
         try:
             yield reader({key: value or "" for key, value in row.items() if key is not None})
-        except ValueError as error:
+        except (ValueError, ArithmeticError) as error:  # a rate of exchange of 0
             raise ConfigError([Problem(f"{name}:{number}", "", str(error))], "the file may be cut off") from error
 
 

@@ -78,7 +78,7 @@ class Purse:
     @property
     def spendable_uusd(self) -> int:
         """Without what stopping will cost: where nothing of it is left, the job is stopped."""
-        return self.left_uusd - round(self.rate_uusd_per_h * RESERVE_S / 3600)
+        return self.left_uusd - round(self.rate_uusd_per_h * self.reserve_s / 3600)
 
     @property
     def title(self) -> str:

@@ -67,6 +67,8 @@ def window_of(
         return None
     if job.running and job.ran_this_hour:
         return Window(True, "an hour that is begun is run on")
+    if left_s <= 0.0:
+        return Window(True, "all of its steps are taken: it comes to its end")
     hours = math.ceil((job.deadline_at_s - now_s) / HOUR_S) + 1
     if hours < 2:
         return Window(True, "the deadline is near")

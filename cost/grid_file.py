@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import math
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -54,7 +55,7 @@ def read_grid(path: Path, column: str) -> Grid:
     try:
         with gzip.open(path, "rt") if path.suffix == ".gz" else open(path) as file:
             return parse_grid(file, column, str(path))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, EOFError, zlib.error, csv.Error) as error:
         raise _wrong(str(path), f"could not be read: {error}") from error
 
 
@@ -74,7 +75,7 @@ def parse_grid(lines: Iterable[str], column: str, name: str = "grid") -> Grid:
 def _hour(text: str, name: str, number: int) -> int:
     try:
         at = datetime.fromisoformat(text)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:  # a short row has None
         raise _wrong(name, f"line {number}: {text!r} is no time") from error
     return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() // HOUR_S)
 

@@ -31,6 +31,7 @@ from tradewind.events import (
     JobSubmitted,
     LaunchRefused,
     LaunchRequested,
+    MoveRequested,
     NodeGone,
     NodeJoined,
     NodeLaunched,
@@ -241,6 +242,9 @@ class Ledger:
             for launch_id in self._bought_for.get(event.job_id, ()):
                 self._books.heard_of_node(launch_id, from_ms)
 
+    def _moves(self, event: MoveRequested) -> None:
+        self._known_job(event.job_id).rests.stops_ms.append(to_ms(event.at_s))
+
     def _held(self, event: HoldingChanged) -> None:
         node = self.nodes.get(event.launch_id)
         if node is None:
@@ -307,6 +311,7 @@ _HANDLERS: dict[type, Callable[[Ledger, Any], None]] = {
     JobSubmitted: Ledger._submitted,
     BudgetChanged: Ledger._budgeted,
     JobStateChanged: Ledger._job_changed,
+    MoveRequested: Ledger._moves,
     HoldingChanged: Ledger._held,
     DecisionRecorded: Ledger._decided,
     CheckpointCommitted: Ledger._saved,

@@ -154,6 +154,8 @@ class GrowthBook:
     def load(self, spans: Mapping[SeriesKey, Sequence[Span]], until_s: float) -> None:
         """The past, out of the event log: so that a controller that starts again does not begin from nothing."""
         for key, mine in spans.items():
+            if max(span.end_s for span in mine) <= until_s - self._window * self.step_s:
+                continue  # it would be forgotten at the first look
             growth = self._growths[key] = Growth(self.step_s, self._window)
             since_s = max(min(span.start_s for span in mine), until_s - self._window * self.step_s)
             moments_s = np.arange(since_s, until_s, self.step_s / LOOKS)

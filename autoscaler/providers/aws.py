@@ -246,8 +246,9 @@ class AwsProvider:
         return [name for found in answers.values() for name in found]
 
     def delete_debris(self, names: Iterable[str]) -> None:
-        """Only what is debris of this fleet at this moment."""
-        for name in sorted(set(names) & set(self.list_debris())):
+        """Only what is debris of this fleet at this moment. Groups last: they cost nothing, and one may not be allowed
+        to delete them."""
+        for name in sorted(set(names) & set(self.list_debris()), key=lambda each: (f"/{GROUP}" in each, each)):
             region, _, resource = name.partition("/")
             if resource.startswith(GROUP):
                 self._groups.delete(region, resource.removeprefix(GROUP))

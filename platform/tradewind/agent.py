@@ -39,7 +39,8 @@ log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S = 5.0
 SAVE_SHARE = 0.75  # of what a budget keeps in reserve: time to save in; the rest is for the end of nodes
-_HAS_STATE = frozenset({Phase.TRAINING, Phase.CHECKPOINTING, Phase.RESIZING})
+# Those who are left after a loss hold what is not saved yet. A group that failed as a whole tells of no workers.
+_HAS_STATE = frozenset({Phase.TRAINING, Phase.CHECKPOINTING, Phase.RESIZING, Phase.RESTARTING})
 
 _RAY_STATUS = {
     "PENDING": JobState.QUEUED,
@@ -207,11 +208,14 @@ class Agent:
     def _saves(self, job: JobRecord, now_s: float) -> bool:
         """Whether a job that is to end has something to save, and time for it. It is granted nothing any more, so it
         saves at its next step and lets go; that it has done so shows as no workers."""
-        wish = self.heard.get(job.job_id)
-        if wish is None or not job.workers or job.phase not in _HAS_STATE:
+        if not job.workers or job.phase not in _HAS_STATE:
+            return False
+        if job.job_id not in self.heard:  # this controller is new
+            self._hear(job, now_s)
+        if self.heard.get(job.job_id, job) is None:
             return False
         since_s = self._ending.setdefault(job.job_id, now_s)
-        self.grant({job.job_id: Target(1, 0, replica_workers=wish.replica_workers)})
+        self.grant({job.job_id: Target(1, 0)})
         return 0 <= now_s - since_s < self.save_s
 
     def _start(self, job: JobRecord, now_s: float) -> None:

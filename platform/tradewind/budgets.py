@@ -14,6 +14,7 @@ from dataclasses import replace
 from tradewind.api import job_not_found
 from tradewind.api_requests import ResumeRequest
 from tradewind.autoscaler.fleet import JobRecord
+from tradewind.cells.cell import survived
 from tradewind.cost.budget import Budgets, Purses, Scope, notices_of, purses
 from tradewind.cost.ledger import Ledger
 from tradewind.errors import JobError
@@ -49,8 +50,9 @@ class BudgetKeeper:
         self._warn(found)
         for job_id, why in found.must_stop().items():
             if jobs[job_id].state is not JobState.STOPPING:
-                self._say(job_id, "stopped, with a checkpoint: " + why)
-                stop(job_id, why)
+                self._say_once(job_id, "stopped", 0, "stopped, with a checkpoint: " + why)
+                with survived():  # one that cannot be stopped must not keep the others running
+                    stop(job_id, why)
 
     def admit(self, offer: Offer, job_ids: Collection[str]) -> str:
         with self._one:

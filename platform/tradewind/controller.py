@@ -79,6 +79,7 @@ from tradewind.why_now import now_story
 log = logging.getLogger(__name__)
 
 RECENT_JOBS = 5
+TAKEN_DOWN = "the fleet was taken down"
 STOP_TIMEOUT_S = 20.0
 LOG_POLL_S = 0.5
 TOLD_EVENTS: dict[About, int] = {"node": 2000, "job": 2000, "now": 200}  # the newest, from which a story is told
@@ -400,8 +401,7 @@ class Controller:
     def _end_cells(self) -> list[str]:
         """All at once: a cloud takes its time."""
         with ThreadPoolExecutor(len(self.cells)) as pool:
-            reason, time_s = "the fleet is taken down", self.end_timeout_s
-            ends = [pool.submit(cell.end, reason, time_s) for cell in self.cells.values()]
+            ends = [pool.submit(cell.end, TAKEN_DOWN, self.end_timeout_s) for cell in self.cells.values()]
             return sorted(launch_id for end in ends for launch_id in end.result())
 
     def _stop_jobs(self) -> list[str]:
@@ -414,7 +414,8 @@ class Controller:
             with survived():
                 if (cell is None or cell.head.alive) and self.stop(job.job_id):
                     stopped.append(job.job_id)
-        self._await(lambda: all(is_over(self.job(job_id).state) for job_id in stopped), STOP_TIMEOUT_S)
+        wait_s = STOP_TIMEOUT_S + max(cell.agent.save_s for cell in self.cells.values())
+        self._await(lambda: all(is_over(self.job(job_id).state) for job_id in stopped), wait_s)
         return stopped
 
     def _await(self, done: Callable[[], bool], timeout_s: float) -> None:
@@ -427,11 +428,10 @@ class Controller:
     def _close_jobs(self) -> None:
         """What has not ended by now ends with the head."""
         with self.journal.reading() as (fleet, _):
-            reason, now_s = "the fleet was taken down", time.time()
-            for job in fleet.open_jobs:
-                self.journal.record(
-                    JobStateChanged(at_s=now_s, job_id=job.job_id, state=JobState.STOPPED, reason=reason)
-                )
+            open_ids, now_s = [job.job_id for job in fleet.open_jobs], time.time()
+            for job_id in open_ids:
+                end = JobStateChanged(at_s=now_s, job_id=job_id, state=JobState.STOPPED, reason=TAKEN_DOWN)
+                self.journal.record(end)
 
     @property
     def closing(self) -> bool:

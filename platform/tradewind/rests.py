@@ -18,6 +18,7 @@ from tradewind.cost.clean_hours import Candidate, CleanHours, Models, window_of
 from tradewind.cost.grid_file import Grid, read_grid
 from tradewind.errors import ConfigError
 from tradewind.journal import Journal
+from tradewind.model import Phase
 from tradewind.states import JobState
 
 log = logging.getLogger(__name__)
@@ -83,6 +84,8 @@ class Rests:
         deadline_at_s = job.spec.contract.deadline_at_s
         if deadline_at_s is None or job.foreign or job.state is JobState.STOPPING:
             return None
+        if job.phase is Phase.RESTARTING and job.workers:
+            return None  # those who are left cannot save before they have met
         return Candidate(job.job_id, deadline_at_s, bool(job.holdings), self._ran_in.get(job.job_id) == hour)
 
     def _read(self) -> bool:

@@ -330,3 +330,11 @@ def test_the_loop_learns_to_have_a_node_before_it_is_asked(buys_ahead: bool) -> 
         world.run(20, interval_s=5)
     world.ray.submit({"CPU": 2}, job_id="j")
     assert world.ray.waiting == (0 if buys_ahead else 1)
+
+
+def test_what_was_last_wanted_before_the_window_is_not_loaded() -> None:
+    """A log of years has thousands of shapes; each would be looked at ten thousand times."""
+    book, now_s = GrowthBook(300.0, window=24), 1e6
+    gone, here = SeriesKey("t", Shape.of({"GPU": 1})), SeriesKey("t", Shape.of({"GPU": 2}))
+    book.load({gone: [Span(0.0, now_s - 25 * 300.0, 1.0)], here: [Span(0.0, now_s - 10 * 300.0, 1.0)]}, now_s)
+    assert list(book.forecasts(now_s)) == [here]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tradewind.autoscaler.fleet import FleetState
-from tradewind.autoscaler.market import BOOT_BLOCK_S, BOOT_FAILED, MarketMemory, scope_key
+from tradewind.autoscaler.market import BOOT_BLOCK_S, BOOT_FAILED, MarketMemory, _fold, scope_key
 from tradewind.autoscaler.testing import World, make_offer
 from tradewind.autoscaler.view import LoopSettings
 from tradewind.errors import PriceTooHigh, QuotaExceeded, Scope, Stockout
@@ -244,3 +244,17 @@ def test_the_loop_turns_to_another_market_and_comes_back() -> None:
     w.run(30)
     assert [node.offer.market.key for node in w.cloud.alive()] == [HERE.market.key]
     assert w.ray.waiting == 0
+
+
+@given(st.lists(st.tuples(st.floats(1.0, 20_000.0), st.sampled_from(["Stockout", "QuotaExceeded"])), max_size=40))
+def test_refusals_of_long_ago_tell_nothing(steps: list[tuple[float, str]]) -> None:
+    """With them and without them, the same is ruled out for as long."""
+    past, now_s = History(), 0.0
+    for wait_s, error in steps:
+        now_s += wait_s
+        past.refused(now_s, block_s=600.0, error=error)
+    now_s += 1.0
+    told = [(each.until_s, each.error) for each in MarketMemory.of(past.fleet, now_s).blocks.values()]
+    market = HERE.market.key
+    everything = _fold(past.fleet.refusals, past.fleet.nodes, {market: float("-inf")}, now_s)
+    assert told == [(each.until_s, each.error) for each in everything.values()]

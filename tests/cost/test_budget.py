@@ -189,3 +189,10 @@ def test_no_budget_is_ever_passed(
         spent = {job_id: world.ledger.job_cost(job_id, number * tick_s) for job_id in named}
         assert all(spent[job_id] <= limit for job_id, limit in named.items() if limit is not None)
         assert all(sum(spent.values()) <= limit for limit in (tenant_uusd, fleet_uusd) if limit is not None)
+
+
+def test_what_can_be_spent_is_what_is_left_before_the_stop() -> None:
+    purse = Purse(Scope.JOB, "j", 10_000_000, 0, 10_800_000, reserve_s=600.0)
+    assert purse.spendable_uusd == 8_200_000
+    assert replace(purse, spent_uusd=8_200_001).must_stop
+    assert not replace(purse, spent_uusd=8_200_000).must_stop

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tradewind.autoscaler.testing import make_offer
 from tradewind.cost.carbon import HOUR_S
 from tradewind.cost.clean_hours import Candidate, CleanHours, Models, left_of, window_of, zone_of
-from tradewind.cost.grid_file import Grid, parse_grid
+from tradewind.cost.grid_file import Grid, parse_grid, read_grid
 from tradewind.cost.ledger import Ledger
 from tradewind.errors import ConfigError
 from tradewind.events import (
@@ -134,3 +137,21 @@ def test_several_figures_of_an_hour_count_as_their_mean() -> None:
 def test_a_file_with_mistakes_is_refused(lines: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse_grid(lines, "g")
+
+
+def test_who_has_taken_all_steps_comes_to_its_end() -> None:
+    """What is left to do then (a last save, an evaluation) takes no steps: nobody knows when it could go on."""
+    told = [replace(event, total_steps=200) if isinstance(event, StepCommitted) else event for event in reports()]
+    job = Candidate("j", NOW_S + 24 * HOUR_S, running=True, ran_this_hour=False)
+    window = window_of(job, Ledger.fold(told), GRID, WISH, NOW_S, Models())
+    assert window is not None
+    assert window.run
+
+
+def test_a_file_that_is_cut_off_is_told_as_a_mistake_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "grid.csv.gz"
+    path.write_bytes(gzip.compress(b"zone,ts,g_per_kwh\n" + b"X,2024-01-01T00:00,5\n" * 100)[:-12])
+    with pytest.raises(ConfigError, match="could not be read"):
+        read_grid(path, "g_per_kwh")
+    with pytest.raises(ConfigError, match="is no time"):
+        parse_grid(["zone,g_per_kwh,ts", "X,5"], "g_per_kwh")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
+from tradewind.cost.receipt import receipt
 from tradewind.cost.resting import Rests, Turn
+from tradewind.events import MoveRequested
+from tradewind.model import Phase
 
 
 def rests(*turns: tuple[int, bool], stops: tuple[int, ...] = ()) -> Rests:
@@ -29,3 +33,10 @@ def test_order_and_number_of_reports_make_no_difference() -> None:
     plain = Rests(dict(turns)).by_ms(5000, None)
     shuffled = random.Random(1).sample(turns + turns[:5], len(turns) + 5)
     assert Rests(dict(shuffled)).by_ms(5000, None) == plain == 1000
+
+
+def test_a_move_to_another_cell_is_no_rest(history: Any) -> None:
+    history.job("j").phase("j", 0.0, Phase.TRAINING)
+    history.events.append(MoveRequested(at_s=100.0, job_id="j", reason="its cell runs dry"))
+    history.phase("j", 102.0, Phase.RESTING).phase("j", 1300.0, Phase.STARTING)
+    assert receipt(history.ledger, "j", 2000.0).rested_s == 0.0

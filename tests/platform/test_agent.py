@@ -266,6 +266,34 @@ def test_one_that_cannot_save_in_time_is_stopped_all_the_same(cell: Cell) -> Non
     assert cell.agent.save_s < RESERVE_S, "a budget pays for it"
 
 
+def test_who_recovers_from_a_loss_saves_before_it_is_stopped(cell: Cell) -> None:
+    """The workers that are left hold what is not saved."""
+    coordinator = cell.run()
+    asyncio.run(coordinator.declare(asdict(WISH)))
+    tell(coordinator, Phase.TRAINING)
+    tell(coordinator, Phase.RESTARTING, "a node was lost", workers=1)
+    cell.sync()
+    cell.move(JobState.STOPPING)
+    cell.sync()
+    assert cell.jobs.stops == []
+    tell(coordinator, Phase.RESTARTING, "none is left", workers=0)
+    cell.sync()
+    cell.sync()
+    assert cell.jobs.stops == ["a"]
+
+
+def test_a_controller_that_starts_during_a_stop_lets_the_job_save(cell: Cell) -> None:
+    coordinator = cell.run()
+    asyncio.run(coordinator.declare(asdict(WISH)))
+    tell(coordinator, Phase.TRAINING)
+    cell.sync()
+    cell.move(JobState.STOPPING)
+    cell.agent.heard.clear()  # as a new controller has it
+    cell.sync()
+    assert cell.jobs.stops == []
+    assert [target.replicas for _, target in cell.coordinators.targets] == [0]
+
+
 def test_a_stop_while_the_listing_lags_waits_for_rays_word(cell: Cell) -> None:
     cell.run()
     cell.jobs.unlisted.add("a")

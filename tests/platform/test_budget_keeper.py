@@ -21,7 +21,7 @@ from tradewind.controller import Controller
 from tradewind.cost.budget import Budgets
 from tradewind.cost.figures import summary
 from tradewind.errors import JobError
-from tradewind.events import DecisionRecorded
+from tradewind.events import DecisionRecorded, JobSubmitted
 from tradewind.fake_cell import FakeCoordinators, FakeJobs
 from tradewind.journal import Journal
 from tradewind.model import Contract, JobSpec
@@ -150,6 +150,28 @@ def test_a_job_saves_and_stops_at_its_budget_and_another_goes_on(tmp_path: Path)
     assert record.spec.contract.budget_uusd == 20_000_000 + 100_000 - spent
     world.tick()
     assert f"export TRADEWIND_RUN={job_id}" in world.jobs.rows[world.submission(fresh.job_id)].entrypoint
+    world.journal.log.close()
+
+
+def test_one_that_cannot_be_stopped_does_not_keep_the_others_running(tmp_path: Path) -> None:
+    world = World(tmp_path, Budgets(fleet_uusd=100_000))
+    plain = JobSubmitted(at_s=world.clock.now_s(), job_id="plain", spec=JobSpec("plain", "?"), foreign=True)
+    world.journal.record(plain)
+    job_id = world.submit()
+    world.start(job_id)
+    asked: list[str] = []
+
+    def stop(name: str, why: str) -> None:
+        asked.append(name)
+        if name == "plain":
+            raise JobError("it cannot be stopped")
+
+    for _ in range(60):
+        world.clock.sleep(60.0)
+        world.controller._keeper.tick(stop)
+        world.cell.tick()
+    assert {"plain", job_id} <= set(asked)
+    assert sum(text.startswith("stopped") for text in world.said) == 2
     world.journal.log.close()
 
 
