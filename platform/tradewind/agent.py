@@ -51,6 +51,12 @@ _RAY_STATUS = {
 }
 
 
+def time_to_save_s(reserve_s: float, idle_timeout_s: float, *, fleet_pays: bool) -> float:
+    """Of what a budget keeps in reserve. A budget of the fleet also pays for nodes that are idle until they go."""
+    share_s = SAVE_SHARE * reserve_s
+    return max(0.25 * reserve_s, min(share_s, reserve_s - idle_timeout_s)) if fleet_pays else share_s
+
+
 class JobsPort(Protocol):
     """What is used of Ray's JobSubmissionClient. It refuses by RuntimeError; a head that does not answer is an
     OSError (those of `requests` are, too)."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tradewind import __version__
-from tradewind.agent import SAVE_SHARE, Agent
+from tradewind.agent import Agent, time_to_save_s
 from tradewind.autoscaler.beside import Threads
 from tradewind.autoscaler.clock import SystemClock
 from tradewind.autoscaler.limits import Limits, Part, Rule
@@ -311,7 +311,8 @@ def _open_here(place: FleetHome, config: FleetConfig, journal: Journal, stack: E
     head = _head(cloud, journal, storage, dry_run=config.dry_run)
     os.environ.update(head.env)  # before Ray is imported: its token is read then
     fleet, clouds = journal.fleet.cell(LOCAL_CELL), dict.fromkeys(("aws", "gcp", "azure"), cloud)
-    save_s = SAVE_SHARE * config.budgets.reserve_s
+    budgets, idle_s = config.budgets, config.timing.idle_timeout_s
+    save_s = time_to_save_s(budgets.reserve_s, idle_s, fleet_pays=budgets.fleet_uusd is not None)
     agent = Agent(head.gcs_address, head.dashboard_url, storage, journal.record, fleet, save_s=save_s)
     agent.connect()
     stack.callback(agent.close)

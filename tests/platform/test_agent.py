@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tradewind.agent import Agent, entrypoint_of, first_line, spec_wish
+from tradewind.agent import Agent, entrypoint_of, first_line, spec_wish, time_to_save_s
 from tradewind.autoscaler.fleet import JobRecord
 from tradewind.cost.budget import RESERVE_S
 from tradewind.errors import JobError, RayError
@@ -507,3 +507,9 @@ def test_why_a_job_failed_is_one_line() -> None:
 def test_the_submission_tells_the_program_its_workers(tmp_path: Path) -> None:
     job = record_of(min_workers=2, max_workers=4, worker_resources=GPU, entrypoint=f'echo "${GRANT_ENV}"')
     assert json.loads(shell(entrypoint_of(job, tmp_path)).stdout)["max_workers"] == 4
+
+
+def test_saving_and_idle_nodes_are_paid_by_the_reserve() -> None:
+    assert time_to_save_s(120.0, 60.0, fleet_pays=False) == 90.0
+    assert time_to_save_s(120.0, 60.0, fleet_pays=True) == 60.0
+    assert time_to_save_s(120.0, 300.0, fleet_pays=True) == 30.0  # the guide says what is wrong with that

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tradewind.agent import SAVE_SHARE, Agent
+from tradewind.agent import Agent, time_to_save_s
 from tradewind.autoscaler.beside import Threads
 from tradewind.autoscaler.clock import SystemClock
 from tradewind.autoscaler.loop import Loop
@@ -95,7 +95,8 @@ def _cell(
 ) -> Cell:
     cloud = open_cell(plan, lambda spec: text_for(spec, boot, line), credentials)
     fleet = journal.fleet.cell(plan.name)
-    save_s = SAVE_SHARE * config.budgets.reserve_s
+    budgets, idle_s = config.budgets, config.timing.idle_timeout_s
+    save_s = time_to_save_s(budgets.reserve_s, idle_s, fleet_pays=budgets.fleet_uusd is not None)
     agent = Agent("", plan.name, config.storage, journal.record, fleet, same_disk=False, save_s=save_s)
     agent.jobs, agent.coordinators = RemoteJobs(line), RemoteCoordinators(line)
     loop = Loop(
