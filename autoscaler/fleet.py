@@ -72,6 +72,7 @@ class FleetState:
     simulated: bool = False
     config: str = ""  # a digest of the fleet file, and since when it is this one
     config_since_s: float = float("-inf")
+    shifted_s: float = 0.0  # by all clocks that were set
     _offers: dict[Offer, Offer] = field(default_factory=dict, repr=False, compare=False)  # equal ones are one object
     _parts: dict[str, FleetState] = field(default_factory=dict, repr=False, compare=False)  # by cell
     _whole: FleetState | None = field(default=None, repr=False, compare=False)  # of a part: what it is a part of
@@ -372,6 +373,7 @@ class FleetState:
             )
         self.refusals = [replace(refusal, at_s=refusal.at_s + jump_s) for refusal in self.refusals]
         self.config_since_s += jump_s
+        self.shifted_s += jump_s
         for market, quotes in self.prices.items():
             self.prices[market] = tuple((at_s + jump_s, price) for at_s, price in quotes)
         folds: list[Pace | Spells] = [*self.paces.values(), *self.spells.values()]

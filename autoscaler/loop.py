@@ -82,7 +82,7 @@ class Loop:
         self.targets: dict[str, Target] = {}
         self.granted = Allocation()
         self.pilot = Pilot()
-        self._last_clock_s: tuple[float, float] | None = None  # calendar, steady
+        self._last_clock_s: tuple[float, float, float] | None = None  # calendar, steady, by how much others shifted it
         self._offers: tuple[Offer, ...] = ()
         self._missing_since_s: dict[str, float] = {}
         self._seen_resources: SeenResources = {}
@@ -159,15 +159,19 @@ class Loop:
         """A clock that was set ends no node and makes nobody wait: times on record are shifted with it. Before the
         first tick it may have been set, too; that is seen when the record lies in the future."""
         now_s, steady_s = self.clock.now_s(), self.clock.steady_s()
+        shifted_s = self.fleet.whole.shifted_s
         if self._last_clock_s is None:
-            jump_s = min(0.0, now_s - self.fleet.newest_s)
+            jump_s = told_s = min(0.0, now_s - self.fleet.newest_s)
         else:
             jump_s = (now_s - self._last_clock_s[0]) - (steady_s - self._last_clock_s[1])
-        self._last_clock_s = (now_s, steady_s)
+            told_s = jump_s - (shifted_s - self._last_clock_s[2])  # the loop of another cell may have told it
+        if abs(told_s) > CLOCK_TOLERANCE_S:
+            logger.warning("the clock was set by %.0f s: times on record are shifted by as much", told_s)
+            self.record(ClockJumped(at_s=now_s, jump_s=told_s))
         if abs(jump_s) > CLOCK_TOLERANCE_S:
-            logger.warning("the clock was set by %.0f s: times on record are shifted by as much", jump_s)
-            self.record(ClockJumped(at_s=now_s, jump_s=jump_s))
             self._missing_since_s = {name: since_s + jump_s for name, since_s in self._missing_since_s.items()}
+            self._quotes = {key: tuple((at + jump_s, usd) for at, usd in seen) for key, seen in self._quotes.items()}
+        self._last_clock_s = (now_s, steady_s, self.fleet.whole.shifted_s)
 
     # --- observe ----------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.limits import Limits
 from tradewind.autoscaler.ray_snapshot import RayJob
 from tradewind.autoscaler.view import HeadSettings
-from tradewind.events import JobPlaced, JobStateChanged, LaunchRequested, MoveRequested, TerminateRequested
+from tradewind.events import ClockJumped, JobPlaced, JobStateChanged, LaunchRequested, MoveRequested, TerminateRequested
 from tradewind.model import Capacity, EndReason, Role
 from tradewind.states import JobState, NodeState
 
@@ -365,3 +365,15 @@ def test_what_a_machine_wrote_is_shown_and_what_cannot_be_had_is_said(fleet: Fle
     assert told.endswith("--- why it did not come up\nset-up command ended with status 1: false\n")
     fleet.places[AWS].cloud.forget(head)
     assert "no node" in fleet.controller.node_log(head)
+
+
+@pytest.mark.parametrize("jump_s", [5000.0, -5000.0])
+def test_a_clock_that_was_set_shifts_the_record_once_for_all_cells(fleet: FleetWorld, jump_s: float) -> None:
+    fleet.settle()
+    before = {name: node.requested_at_s for name, node in fleet.journal.fleet.nodes.items()}
+    fleet.clock.set_by(jump_s)
+    fleet.tick(3)
+    jumps = [event.jump_s for event in fleet.events if isinstance(event, ClockJumped)]
+    assert jumps == [pytest.approx(jump_s)]
+    after = {name: fleet.journal.fleet.nodes[name].requested_at_s for name in before}
+    assert after == {name: pytest.approx(at_s + jump_s) for name, at_s in before.items()}
