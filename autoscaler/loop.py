@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tradewind.autoscaler.actions import Hold, Plan
@@ -75,7 +75,7 @@ class Loop:
         self._jobs_left_at_s: float | None = None  # steady
         self.book = new_book(settings)
         if settings.buy_ahead:
-            self.book.load(spans_of_events(past, clock.now_s()), clock.now_s())
+            self.book.load(spans_of_events(_of_cell(past, settings.cell, fleet), clock.now_s()), clock.now_s())
         self.debris = DebrisWatch(self.clouds.by_name, clock, beside or Inline())
         self.view: View | None = None
         self.plan: Plan | None = None
@@ -410,3 +410,12 @@ class Loop:
             self.ray.report(report)
         except RayError as error:
             logger.warning("ray status is behind: %s", error)
+
+
+def _of_cell(past: Iterable[AnyEvent], cell: str, fleet: FleetState) -> Iterator[AnyEvent]:
+    """What other cells were asked for says nothing of this one."""
+    jobs = fleet.whole.jobs
+    for event in past:
+        job = jobs.get(getattr(event, "job_id", ""))
+        if {getattr(event, "cell", ""), job.cell if job else ""} <= {"", cell}:
+            yield event

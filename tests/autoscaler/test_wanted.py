@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from tradewind.autoscaler.expected import look_s_of
 from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.forecast import DemandFold, SeriesKey, Span, asked_of, key_of, spans_of_events
+from tradewind.autoscaler.loop import _of_cell
 from tradewind.autoscaler.ray_snapshot import Gang, RayJob, RayNode, RaySnapshot, RayStatus, Strategy
 from tradewind.autoscaler.shape import LabelRule, Shape
 from tradewind.autoscaler.testing import World, make_offer
 from tradewind.autoscaler.view import LoopSettings
 from tradewind.autoscaler.wanted import MOST_SERIES, asked_of_ray, demand_change, lost_demand, wanted_of
-from tradewind.events import AnyEvent, DemandChanged, HoldingChanged, JobSubmitted, LaunchRequested
+from tradewind.events import AnyEvent, DemandChanged, HoldingChanged, JobPlaced, JobSubmitted, LaunchRequested
 from tradewind.model import Asked, JobSpec, Wish
 
 GPU, BOTH = Shape.of({"GPU": 1}), Shape.of({"GPU": 1, "CPU": 2})
@@ -186,3 +187,12 @@ def test_loop_and_log_agree(steps: list[tuple[str, int]]) -> None:
         w.run(2 * look_s_of(w.settings))
         snapshot = w.ray.snapshot()
         assert in_log(w) == wanted_of(w.fleet.open_jobs, asked_of_ray(snapshot, w.fleet, ()))
+
+
+def test_a_cell_learns_from_its_own_past() -> None:
+    here, there = (DemandChanged(at_s=1.0, cell=cell, asked=()) for cell in ("here", "there"))
+    job = JobSubmitted(at_s=2.0, job_id="j", spec=JobSpec("j", "x"))
+    placed = JobPlaced(at_s=3.0, job_id="j", cell="there", reason="cheapest")
+    fleet = FleetState.fold([job, placed])
+    assert list(_of_cell([here, there, job, placed], "here", fleet.cell("here"))) == [here]
+    assert list(_of_cell([here, there, job, placed], "there", fleet.cell("there"))) == [there, job, placed]
