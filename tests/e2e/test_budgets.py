@@ -142,5 +142,7 @@ def _goes_on_with_more(fleet: Fleet, first: Job, place: FleetHome) -> None:
     parts = first.receipt(), more.receipt()
     assert [part.steps for part in parts] == [stopped_at, STEPS - stopped_at]
     bill = fleet.bill()
-    past_us = sum(line.cost_uusd for line in bill.jobs if line.tenant == "vision")
-    assert sum(part.total_uusd for part in parts) + past_us + bill.overhead_uusd == bill.total_uusd
+    assert sum(line.cost_uusd for line in bill.jobs) + bill.overhead_uusd == bill.total_uusd
+    ours = sum(line.cost_uusd for line in bill.jobs if line.tenant != "vision")
+    # Asked a moment apart, while a node was still billed: the last micro-dollar of its day is shared out anew.
+    assert abs(ours - sum(part.total_uusd for part in parts)) <= len(bill.nodes)
