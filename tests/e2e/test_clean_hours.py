@@ -98,7 +98,9 @@ def _nothing_is_bought(fleet: Fleet, job: Job) -> None:
         assert not alive(fleet)
         time.sleep(0.5)
     after, bill = job.receipt(), fleet.bill()
-    assert (after.total_uusd, after.steps) == (before.total_uusd, before.steps)
+    # While a node is still billed for its least time, the last micro-dollar of its day is shared out anew.
+    assert abs(after.total_uusd - before.total_uusd) <= len(bill.nodes)
+    assert after.steps == before.steps
     assert (bill.rate_uusd_per_h, len(bill.nodes)) == (0, nodes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,9 +39,15 @@ def settings_in(ec2: Any) -> AwsSettings:
     return AwsSettings(FLEET, (region,), root_device=image["RootDeviceName"], disk_gib=100)
 
 
+def no_groups(**_: Any) -> tuple[Any, dict[str, Any]]:
+    return SimpleNamespace(status_code=200, headers={}), {"PlacementGroups": []}
+
+
 @pytest.mark.slow
 def test_a_life_on_moto(clients: SdkClients) -> None:
-    settings = settings_in(clients.get("ec2", "us-east-1"))
+    ec2 = clients.get("ec2", "us-east-1")
+    ec2.meta.events.register("before-call.ec2.DescribePlacementGroups", no_groups)  # moto knows no placement groups
+    settings = settings_in(ec2)
     provider = AwsProvider(settings, user_data, offers=[ON_DEMAND], clients=clients)
     launched = provider.launch(make_spec("tw-1", ON_DEMAND))
     [node] = provider.list_nodes()
