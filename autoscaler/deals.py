@@ -10,20 +10,20 @@ the old nodes would cost over the horizon: so every move makes the fleet cheaper
 
 from __future__ import annotations
 
+from bisect import insort
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from tradewind.autoscaler.effective import Pricing, pricing_of
 from tradewind.autoscaler.moves import Load
-from tradewind.autoscaler.packing_rooms import Bools, Floats
+from tradewind.autoscaler.packing_catalogue import Catalogue, Size, catalogue_of
 from tradewind.autoscaler.packing_rules import together
-from tradewind.autoscaler.packing_stock import Stock
+from tradewind.autoscaler.packing_stock import is_open
 from tradewind.autoscaler.quotes import price_range
 from tradewind.autoscaler.shape import EPSILON, Shape
 from tradewind.autoscaler.view import NodeView, View
-from tradewind.model import Offer
+from tradewind.model import Offer, Resources
 from tradewind.units import format_usd
 
 _Key = tuple[tuple[tuple[str, int], ...], Shape]  # (market, nodes of the job) of each load, all of it as one piece
@@ -33,9 +33,9 @@ _OPTIONS = 8  # the best, and what is tried when it is refused
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An offer that is worth it, by its index in the stock."""
+    """An offer that is worth it."""
 
-    index: int
+    offer: Offer
     new_uusd_per_h: float
     cost_uusd: float  # of the move
     gain_uusd: float  # over the horizon, beyond that
@@ -64,9 +64,9 @@ class Desk:
 
     view: View
     pricing: Pricing
-    _stock: Stock | None = None
-    _known_steady: tuple[Floats, Floats] | None = None
+    catalogue: Catalogue
     _lowest: dict[str, float | None] = field(default_factory=dict)  # by market
+    _steady: dict[str, tuple[float, float] | None] = field(default_factory=dict)  # by market
     _known: dict[_Key, tuple[Option, ...]] = field(default_factory=dict)
 
     @classmethod
@@ -75,13 +75,7 @@ class Desk:
         pricing = pricing_of(view)
         if view.snapshot is None or pricing is None or not any(wish.can_move for wish in view.wishes):
             return None
-        return cls(view, pricing)
-
-    @property
-    def stock(self) -> Stock:
-        if self._stock is None:
-            self._stock = Stock.of(self.view)
-        return self._stock
+        return cls(view, pricing, catalogue_of(view.offers))
 
     @property
     def horizon_h(self) -> float:
@@ -104,16 +98,24 @@ class Desk:
     def worth_a_look(self, nodes: Sequence[NodeView]) -> list[NodeView]:
         """Those for whose work, or twice it, a lower price is asked somewhere, or for which another one has room. By
         accelerators and cores alone: a quick no for most nodes of a fleet that is as it should be."""
-        used, free = _sizes(nodes, used=True), _sizes(nodes, used=False)
-        has_room = _fits(free, used)
-        np.fill_diagonal(has_room, False)
-        prices = np.array([self.price_of(node) for node in nodes]) * (1.0 - self.view.settings.market.exchange_margin)
-        asked = np.array([offer.price_uusd_per_h or np.inf for offer in self.view.offers])
-        sold = np.array([(offer.accelerator_count, offer.vcpus) for offer in self.view.offers]).reshape(-1, 2)
-        found = has_room.any(axis=1)
-        for times in (1, 2):
-            found |= (_fits(sold, times * used) & (asked[None, :] < times * prices[:, None])).any(axis=1)
-        return [nodes[index] for index in np.flatnonzero(found & (prices > 0)).tolist()]
+        enough, sizes = 1.0 - self.view.settings.market.exchange_margin, [_used_and_free(node) for node in nodes]
+        rooms = Counter(free for _, free in sizes)
+        found = []
+        for node, (used, free) in zip(nodes, sizes, strict=True):
+            limit = self.price_of(node) * enough
+            others = (room for room, number in rooms.items() if number > 1 or room != free)
+            if limit > 0 and (self._is_sold_below(limit, used) or any(_fits(room, used) for room in others)):
+                found.append(node)
+        return found
+
+    def _is_sold_below(self, limit_uusd_per_h: float, used: Size) -> bool:
+        """Or twice as much for less than twice as much."""
+        accelerators, cores = used
+        twice = (2 * accelerators, 2 * cores)
+        return any(
+            (price < limit_uusd_per_h and _fits(size, used)) or (price < 2 * limit_uusd_per_h and _fits(size, twice))
+            for price, size in self.catalogue.least_prices
+        )
 
     def is_worth_leaving(self, load: Load) -> bool:
         """For room that is there: nothing is paid twice."""
@@ -133,12 +135,31 @@ class Desk:
         return Deal(tuple(loads), self._price_of_all(loads), options) if options else None
 
     def _options(self, loads: Sequence[Load], piece: Shape) -> tuple[Option, ...]:
-        old, (new, boots) = self._price_of_all(loads), self._steady
-        costs = boots + self._standstill_uusd(loads)
-        gains = np.where(self.stock.copies(piece) > 0, (old - new) * self.horizon_h - costs, -np.inf)
-        best = np.argsort(-gains, kind="stable")[:_OPTIONS].tolist()
-        found = (Option(index, float(new[index]), float(costs[index]), float(gains[index])) for index in best)
-        return tuple(option for option in found if self._is_enough(option.gain_uusd, old))
+        """By list price, until no more can be among the best: what is steady costs at least the list price."""
+        old, standstill, found = self._price_of_all(loads), self._standstill_uusd(loads), list[Option]()
+        needed = _size(dict(piece.resources))
+        for price, size, index in self.catalogue.by_list_price:
+            most_uusd = (old - price) * self.horizon_h - standstill
+            if most_uusd <= 0 or (len(found) == _OPTIONS and most_uusd < found[-1].gain_uusd):
+                break
+            option = self._option(index, piece, old, standstill) if _fits(size, needed) else None
+            if option is not None and self._is_enough(option.gain_uusd, old):
+                insort(found, option, key=lambda each: -each.gain_uusd)
+                del found[_OPTIONS:]
+        return tuple(found)
+
+    def _option(self, index: int, piece: Shape, old_uusd_per_h: float, standstill_uusd: float) -> Option | None:
+        """None where it is too small, or could not be had all the time."""
+        offer = self.catalogue.offers[index]
+        asked = self._asked_steadily(offer)
+        if asked is None or not is_open(offer, self.view):
+            return None
+        slot = self.catalogue.slot(index, self.view)
+        if not (piece.copies_in(slot.free) and piece.allows(slot.labels)):
+            return None
+        new, boot = asked
+        cost = boot + standstill_uusd
+        return Option(offer, new, cost, (old_uusd_per_h - new) * self.horizon_h - cost)
 
     def _price_of_all(self, loads: Sequence[Load]) -> float:
         return sum(self.price_of(load.node) for load in loads)
@@ -147,21 +168,17 @@ class Desk:
     def _since_s(self) -> float:
         return self.view.now_s - self.view.settings.market.exchange_hysteresis_s
 
-    @property
-    def _steady(self) -> tuple[Floats, Floats]:
-        """For each offer: the price of holding a node at the highest price of the last minutes (infinite where it could
-        not be had all that time), and what its boot costs."""
-        if self._known_steady is None:
-            offers, since_s = self.stock.offers, self._since_s
-            found = [self._steady_prices(offer, since_s) for offer in offers]
-            self._known_steady = (np.array([new for new, _ in found]), np.array([boot for _, boot in found]))
-        return self._known_steady
-
-    def _steady_prices(self, offer: Offer, since_s: float) -> tuple[float, float]:
-        seen = price_range(self.view.quotes.get(offer.market.key, ()), since_s)
-        if seen is None or not self.view.memory.is_clear_since(offer, since_s):
-            return float("inf"), 0.0
-        return self.pricing.to_hold_and_to_boot(offer.market, seen[1])
+    def _asked_steadily(self, offer: Offer) -> tuple[float, float] | None:
+        """(the price of holding a node at the highest price of the last minutes, what its boot costs); None where it
+        could not be had all that time."""
+        key, since_s = offer.market.key, self._since_s
+        if key not in self._steady:
+            seen = price_range(self.view.quotes.get(key, ()), since_s)
+            if seen is not None and self.view.memory.is_clear_since(offer, since_s):
+                self._steady[key] = self.pricing.to_hold_and_to_boot(offer.market, seen[1])
+            else:
+                self._steady[key] = None
+        return self._steady[key]
 
     def _standstill_uusd(self, loads: Sequence[Load]) -> float:
         hours = self.view.settings.market.handover_s / 3600.0
@@ -177,20 +194,16 @@ class Desk:
         return tried_s is not None and self.view.now_s - tried_s < self.view.settings.market.exchange_horizon_s
 
 
-def _sizes(nodes: Sequence[NodeView], *, used: bool) -> Floats:
-    """(accelerators, cores) of each, in use or free."""
-    rows = []
-    for node in nodes:
-        total, free = (node.ray.total, node.ray.available) if node.ray else ({}, {})
-        gpu, tpu, cpu = (
-            total.get(name, 0.0) - free.get(name, 0.0) if used else free.get(name, 0.0)
-            for name in ("GPU", "TPU", "CPU")
-        )
-        rows.append((gpu + tpu, cpu))
-    return np.array(rows, np.float64).reshape(-1, 2)
+def _used_and_free(node: NodeView) -> tuple[Size, Size]:
+    """(accelerators, cores)"""
+    total, free = (node.ray.total, node.ray.available) if node.ray else ({}, {})
+    (accelerators, cores), left = _size(total), _size(free)
+    return (accelerators - left[0], cores - left[1]), left
 
 
-def _fits(rooms: Floats, sizes: Floats) -> Bools:
-    """[size, room]: whether it fits there."""
-    found: Bools = np.logical_and.reduce(rooms[None, :, :] >= sizes[:, None, :] - EPSILON, axis=2)
-    return found
+def _size(amounts: Resources) -> Size:
+    return amounts.get("GPU", 0.0) + amounts.get("TPU", 0.0), amounts.get("CPU", 0.0)
+
+
+def _fits(room: Size, size: Size) -> bool:
+    return room[0] >= size[0] - EPSILON and room[1] >= size[1] - EPSILON

@@ -57,7 +57,9 @@ def economics_of(settings: LoopSettings, per_node: int, price_uusd_per_h: int) -
 
 
 def spare_timeout_s(settings: LoopSettings) -> float:
-    return settings.usual_boot_s if settings.spare_timeout_s is None else settings.spare_timeout_s
+    """For how long a node stays idle that the forecast does not keep. To wait for longer, in case it is wanted after
+    all, costs more than it spares (docs/designs/simulate.md)."""
+    return look_s_of(settings) if settings.spare_timeout_s is None else settings.spare_timeout_s
 
 
 def kept_for_later(view: View) -> list[Need]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 
+from tradewind.autoscaler import job_fold
 from tradewind.autoscaler.census import Census
 from tradewind.autoscaler.copier import Copier
+from tradewind.autoscaler.forecast.demand_log import Told, told_after
 from tradewind.autoscaler.knowledge import Experience
 from tradewind.autoscaler.pace import Pace
 from tradewind.autoscaler.quotes import QUOTES_KEPT_S, Quote, with_quote
 from tradewind.autoscaler.records import JobRecord, NodeRecord
+from tradewind.autoscaler.roll import Roll
 from tradewind.autoscaler.sightings import Spells
 from tradewind.errors import PriceTooHigh, Scope, Stockout
 from tradewind.events import (
@@ -38,8 +41,8 @@ from tradewind.events import (
     StepCommitted,
     TerminateRequested,
 )
-from tradewind.model import LOCAL_CELL, Capacity, EndReason, Offer, Role
-from tradewind.states import JobState, NodeState, is_alive, is_over, move_job, move_node
+from tradewind.model import Capacity, EndReason, Offer, Role
+from tradewind.states import NodeState, is_alive, is_over, move_node
 
 __all__ = ["FleetState", "JobRecord", "NodeRecord"]
 
@@ -51,14 +54,13 @@ def _group(node: NodeRecord) -> tuple[str, Role, Offer]:
 _NONE_TO_BE_HAD = frozenset({Stockout.__name__, PriceTooHigh.__name__})
 _NODE_TIMES = tuple(each.name for each in fields(NodeRecord) if each.name.endswith("_s"))
 _node_with = Copier(NodeRecord)
-_job_with = Copier(JobRecord)
 
 
 @dataclass(slots=True)
 class FleetState:
     """`apply` every event in order; the dictionaries are the present state."""
 
-    nodes: dict[str, NodeRecord] = field(default_factory=dict)
+    nodes: Roll = field(default_factory=Roll)
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     refusals: list[LaunchRefused] = field(default_factory=list)
     experience: Experience = field(default_factory=Experience)  # of markets
@@ -67,7 +69,7 @@ class FleetState:
     paces: dict[str, Pace] = field(default_factory=dict)  # of jobs with a contract
     spells: dict[str, Spells] = field(default_factory=dict)  # of spot markets, by key
     courses: dict[str, str] = field(default_factory=dict)  # by job: what was last decided for its contract
-    asked: dict[str, DemandChanged] = field(default_factory=dict)  # by cell: the newest
+    asked: dict[str, Told] = field(default_factory=dict)  # by cell
     prices: dict[str, tuple[Quote, ...]] = field(default_factory=dict)  # by market: those of the last hour
     simulated: bool = False
     config: str = ""  # a digest of the fleet file, and since when it is this one
@@ -105,7 +107,7 @@ class FleetState:
 
     @property
     def alive_nodes(self) -> list[NodeRecord]:
-        return [node for node in list(self.nodes.values()) if is_alive(node.state)]  # as below
+        return self.nodes.alive
 
     @property
     def newest_s(self) -> float:
@@ -183,135 +185,109 @@ class FleetState:
         match event:
             case StepCommitted():  # first, since most events are steps
                 self._note_steps(event)
-                self._report(
-                    event,
-                    step=event.last_step,
-                    loss=event.loss,
-                    workers=event.workers,
-                    attempt=event.attempt,
-                    total_steps=event.total_steps,
-                )
-            case LaunchRequested():
-                self._add(
-                    NodeRecord(
-                        launch_id=event.launch_id,
-                        offer=self._offers.setdefault(event.offer, event.offer),
-                        cell=event.cell,
-                        reason=event.reason,
-                        state=NodeState.REQUESTED,
-                        requested_at_s=event.at_s,
-                        state_since_s=event.at_s,
-                        replaces=event.replaces,
-                        tenants=event.tenants,
-                        role=event.role,
-                        jobs=event.jobs,
-                        placement_group=event.placement_group,
-                    )
-                )
-                self._note_try(event.replaces, event.at_s)
-            case LaunchRefused():
-                self.refusals.append(event)
-                self._note_refusal(event)
-                self._note_try(self.nodes[event.launch_id].replaces, None)
-                detail = f"{event.error}: {event.message}"
-                self._move(event.launch_id, NodeState.FAILED, event.at_s, ended_at_s=event.at_s, detail=detail)
-            case NodeLaunched():
-                self._move(
-                    event.launch_id,
-                    NodeState.BOOTING,
-                    event.at_s if event.seen_at_s is None else event.seen_at_s,
-                    instance_id=event.instance_id,
-                    launched_at_s=event.at_s,
-                )
-                node = self.nodes[event.launch_id]
-                self.experience.launched(node.offer.market, event.at_s, node.requested_at_s)
-                if spells := self._spells_of(node):
-                    spells.sold(event.at_s)
-            case NodeJoined():
-                joined = {"ray_node_id": event.ray_node_id, "joined_at_s": event.at_s}
-                self._move(event.launch_id, NodeState.READY, event.at_s, **joined)
-                node = self.nodes[event.launch_id]
-                self.experience.joined(node.offer.market, event.at_s, node.requested_at_s)
-            case NoticeReceived():
-                node = self.nodes[event.launch_id]
-                self.nodes[event.launch_id] = _node_with(node, notice_deadline_s=event.deadline_s)
-                if node.notice_deadline_s is None:
-                    self.experience.taken(node.offer.market, event.at_s)
-                    if spells := self._spells_of(node):
-                        spells.none_left(event.at_s)
-            case DrainRequested():
-                self._move(event.launch_id, NodeState.DRAINING, event.at_s, drain_deadline_s=event.deadline_s)
-            case DrainRefused():
-                self._move(event.launch_id, NodeState.READY, event.at_s, drain_deadline_s=None)
-            case TerminateRequested():
-                self._move(event.launch_id, NodeState.TERMINATING, event.at_s, detail=event.reason)
-                self._note_never_joined(self.nodes[event.launch_id])
-            case NodeGone():
-                self._move(
-                    event.launch_id,
-                    NodeState.GONE,
-                    event.at_s,
-                    ended_at_s=event.at_s,
-                    end=event.end,
-                    detail=event.detail,
-                )
-                self._note_end(self.nodes[event.launch_id], event)
+                self.jobs[event.job_id] = job_fold.after(self.jobs[event.job_id], event)
             case PriceChanged():
                 known = self.prices.get(event.market, ())
                 self.prices[event.market] = with_quote(known, event.at_s, event.price_uusd_per_h, QUOTES_KEPT_S)
             case DemandChanged():
-                self.asked[event.cell] = event
+                self.asked[event.cell] = told_after(self.asked.get(event.cell), event)
             case ControllerStarted():
                 self.simulated = event.simulated
                 if event.config and event.config != self.config:
                     self.config, self.config_since_s = event.config, event.at_s
             case ClockJumped():
                 self._shift(event.jump_s)
+            case DecisionRecorded(action="contract"):
+                self.courses[event.subject] = event.reason
+            case _:
+                self._apply_to_node(event)
+
+    # --- nodes ------------------------------------------------------------------------------------------------
+
+    def _apply_to_node(self, event: AnyEvent) -> None:
+        match event:
+            case LaunchRequested():
+                self._requested(event)
+            case LaunchRefused():
+                self._refused(event)
+            case NodeLaunched():
+                self._launched(event)
+            case NodeJoined():
+                joined = {"ray_node_id": event.ray_node_id, "joined_at_s": event.at_s}
+                node = self._move(event.launch_id, NodeState.READY, event.at_s, **joined)
+                self.experience.joined(node.offer.market, event.at_s, node.requested_at_s)
+            case NoticeReceived():
+                self._noticed(event)
+            case DrainRequested():
+                self._move(event.launch_id, NodeState.DRAINING, event.at_s, drain_deadline_s=event.deadline_s)
+            case DrainRefused():
+                self._move(event.launch_id, NodeState.READY, event.at_s, drain_deadline_s=None)
+            case TerminateRequested():
+                node = self._move(event.launch_id, NodeState.TERMINATING, event.at_s, detail=event.reason)
+                self._note_never_joined(node)
+            case NodeGone():
+                ended = {"ended_at_s": event.at_s, "end": event.end, "detail": event.detail}
+                self._note_end(self._move(event.launch_id, NodeState.GONE, event.at_s, **ended), event)
             case _:
                 self._apply_to_job(event)
+
+    def _requested(self, event: LaunchRequested) -> None:
+        self._add(
+            NodeRecord(
+                launch_id=event.launch_id,
+                offer=self._offers.setdefault(event.offer, event.offer),
+                cell=event.cell,
+                reason=event.reason,
+                state=NodeState.REQUESTED,
+                requested_at_s=event.at_s,
+                state_since_s=event.at_s,
+                replaces=event.replaces,
+                tenants=event.tenants,
+                role=event.role,
+                jobs=event.jobs,
+                placement_group=event.placement_group,
+            )
+        )
+        self._note_try(event.replaces, event.at_s)
+
+    def _refused(self, event: LaunchRefused) -> None:
+        self.refusals.append(event)
+        self._note_refusal(event)
+        self._note_try(self.nodes[event.launch_id].replaces, None)
+        detail = f"{event.error}: {event.message}"
+        self._move(event.launch_id, NodeState.FAILED, event.at_s, ended_at_s=event.at_s, detail=detail)
+
+    def _launched(self, event: NodeLaunched) -> None:
+        since_s = event.at_s if event.seen_at_s is None else event.seen_at_s
+        known = {"instance_id": event.instance_id, "launched_at_s": event.at_s}
+        node = self._move(event.launch_id, NodeState.BOOTING, since_s, **known)
+        self.experience.launched(node.offer.market, event.at_s, node.requested_at_s)
+        if spells := self._spells_of(node):
+            spells.sold(event.at_s)
+
+    def _noticed(self, event: NoticeReceived) -> None:
+        node = self.nodes[event.launch_id]
+        self.nodes[event.launch_id] = _node_with(node, notice_deadline_s=event.deadline_s)
+        if node.notice_deadline_s is None:
+            self.experience.taken(node.offer.market, event.at_s)
+            if spells := self._spells_of(node):
+                spells.none_left(event.at_s)
+
+    # --- jobs -------------------------------------------------------------------------------------------------
 
     def _apply_to_job(self, event: AnyEvent) -> None:
         match event:
             case JobSubmitted():
-                self.jobs[event.job_id] = JobRecord(
-                    job_id=event.job_id,
-                    spec=event.spec,
-                    state=JobState.QUEUED,
-                    submitted_at_s=event.at_s,
-                    foreign=event.foreign,
-                    cell=event.cell or (LOCAL_CELL if event.foreign else ""),
-                )
-            case DecisionRecorded(action="contract"):
-                self.courses[event.subject] = event.reason
-            case JobPlaced():
+                self.jobs[event.job_id] = job_fold.submitted(event)
+            case JobPlaced() | MoveRequested() | JobStateChanged():
+                self.jobs[event.job_id] = job_fold.after(self.jobs[event.job_id], event)
+            case HoldingChanged() | PhaseChanged() | CheckpointCommitted():
                 job = self.jobs[event.job_id]
-                self.jobs[event.job_id] = _job_with(job, cell=event.cell, placements=job.placements + 1, moving="")
-            case MoveRequested():
-                self.jobs[event.job_id] = _job_with(self.jobs[event.job_id], moving=event.reason)
-            case JobStateChanged():
-                self._move_job(event)
-            case HoldingChanged():
-                job = self.jobs[event.job_id]
-                held = {key: value for key, value in job.holdings.items() if key != event.launch_id}
-                if event.resources:
-                    held[event.launch_id] = dict(event.resources)
-                self.jobs[event.job_id] = _job_with(job, holdings=held)
-                if event.resources and (pace := self._pace_of(job)):
-                    pace.held(event.at_s)
-                if event.launch_id in self.nodes:
+                self._note_pace(job, event)
+                self.jobs[event.job_id] = job_fold.after(job, event)
+                if isinstance(event, HoldingChanged) and event.launch_id in self.nodes:
                     node = self.nodes[event.launch_id]
-                    self.nodes[event.launch_id] = _node_with(node, held_since_s=event.at_s)
-            case PhaseChanged():
-                if pace := self._pace_of(self.jobs[event.job_id]):
-                    pace.changed(event)
-                self._report(
-                    event, phase=event.phase, phase_reason=event.reason, attempt=event.attempt, workers=event.workers
-                )
-            case CheckpointCommitted():
-                job = self.jobs[event.job_id]
-                if pace := self._pace_of(job):
-                    pace.saved(event, job.checkpoint_step or 0)
-                self._report(event, checkpoint_step=event.step)
+                    self.nodes[event.launch_id] = _node_with(node, held_since_s=event.at_s, last_job=event.job_id)
             case _:
                 pass
 
@@ -343,6 +319,19 @@ class FleetState:
     def _pace_of(self, job: JobRecord) -> Pace | None:
         """Only of jobs that were promised something: most of a log is steps."""
         return None if job.spec.contract.is_empty else self.paces.setdefault(job.job_id, Pace())
+
+    def _note_pace(self, job: JobRecord, event: HoldingChanged | PhaseChanged | CheckpointCommitted) -> None:
+        if isinstance(event, HoldingChanged) and not event.resources:
+            return
+        if (pace := self._pace_of(job)) is None:
+            return
+        match event:
+            case HoldingChanged():
+                pace.held(event.at_s)
+            case PhaseChanged():
+                pace.changed(event)
+            case CheckpointCommitted():
+                pace.saved(event, job.checkpoint_step or 0)
 
     def _note_steps(self, event: StepCommitted) -> None:
         job = self.jobs.get(event.job_id)
@@ -380,23 +369,10 @@ class FleetState:
         for fold in folds:
             fold.shift(jump_s)
 
-    def _move(self, launch_id: str, to: NodeState, at_s: float, **changes: object) -> None:
+    def _move(self, launch_id: str, to: NodeState, at_s: float, **changes: object) -> NodeRecord:
         node = self.nodes[launch_id]
         state = move_node(node.state, to, launch_id)
         if is_alive(node.state) and not is_alive(state):
             self.census.died(*_group(node))
-        self.nodes[launch_id] = _node_with(node, state=state, state_since_s=at_s, **changes)
-
-    def _move_job(self, event: JobStateChanged) -> None:
-        job = self.jobs[event.job_id]
-        state = move_job(job.state, event.state, event.job_id)
-        started = event.at_s if job.started_at_s is None and state is JobState.RUNNING else job.started_at_s
-        ended = event.at_s if is_over(state) else None
-        reason = (job.reason if job.state is JobState.STOPPING else "") or event.reason  # why it was stopped says more
-        self.jobs[event.job_id] = _job_with(job, state=state, reason=reason, started_at_s=started, ended_at_s=ended)
-
-    def _report(self, event: PhaseChanged | StepCommitted | CheckpointCommitted, **changes: object) -> None:
-        """Reports come at least once: one that is not newer than the last is a repetition."""
-        job = self.jobs[event.job_id]
-        if event.sequence > job.reported_sequence:
-            self.jobs[event.job_id] = _job_with(job, reported_sequence=event.sequence, **changes)
+        moved = self.nodes[launch_id] = _node_with(node, state=state, state_since_s=at_s, **changes)
+        return moved

@@ -21,6 +21,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from tradewind.model import Capacity, Market
@@ -35,6 +36,7 @@ _TAU_S = HALF_LIFE_S / math.log(2)
 Circles = tuple[str, str, str]
 
 
+@lru_cache(maxsize=65536)  # every decision asks for those of all that is sold
 def circles(market: Market) -> Circles:
     """The names under which evidence about a market is added up, the widest first. Spot and on-demand stay apart."""
     wide = f"{market.cloud}//{market.capacity}"
@@ -95,7 +97,7 @@ class Experience:
             row.running = max(0, row.running - 1)
 
     def _rows(self, market: Market, at_s: float) -> list[_Row]:
-        found = [self.rows.setdefault(circle, _Row(at_s)) for circle in circles(market)]
+        found = [self.rows.get(circle) or self.rows.setdefault(circle, _Row(at_s)) for circle in circles(market)]
         for row in found:
             row.advance(at_s)
         return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.model import Capacity, Offer, Role
@@ -32,6 +33,11 @@ class Part:
     accelerator: str = ""
     capacity: tuple[Capacity, ...] = ()
     tenant: str = ""  # or EACH
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whoever's it is."""
+        return not (self.cloud or self.region or self.zone or self.instance_type or self.accelerator or self.capacity)
 
     def has(self, offer: Offer) -> bool:
         market = offer.market
@@ -137,9 +143,13 @@ class Bound:
 
 def bounds_of(limits: Limits, tenants: Iterable[str] = ()) -> tuple[Bound, ...]:
     """In the order in which they are named when several are reached. `tenants` are those that there are."""
-    known = sorted(set(tenants))
+    return _bounds_of(limits, tuple(sorted(set(tenants))))
+
+
+@lru_cache(maxsize=64)  # every tick asks for them several times
+def _bounds_of(limits: Limits, tenants: tuple[str, ...]) -> tuple[Bound, ...]:
     return tuple(
-        bound for rule in limits.all_rules for part in _parts(rule.part, known) for bound in _bounds(rule, part)
+        bound for rule in limits.all_rules for part in _parts(rule.part, tenants) for bound in _bounds(rule, part)
     )
 
 
@@ -239,7 +249,8 @@ def launched_since(nodes: Iterable[NodeRecord], since_s: float) -> list[NodeReco
 
 def left_of(limits: Limits, fleet: FleetState, tenants: Tenants, now_s: float) -> list[tuple[Bound, float]]:
     """What each bound leaves, by the record."""
-    counted = Counted.of(list(fleet.nodes.values()), tenants, now_s)
+    counting = (*fleet.alive_nodes, *fleet.nodes.launched_since(now_s - COUNTED_S))  # some are gone already
+    counted = Counted.of({node.launch_id: node for node in counting}.values(), tenants, now_s)
     return [(bound, bound.most - counted.used(bound)) for bound in bounds_of(limits, tenants.known)]
 
 
@@ -269,6 +280,15 @@ class Counted:
         return cls(lots, lots, () if since_s is None else lots_of(launched_since(nodes, since_s), tenants))
 
     @classmethod
+    def everywhere(cls, fleet: FleetState, tenants: Tenants) -> Counted | None:
+        """All that is alive, as it is counted already, without launches. None: limits ask whose nodes are, so each must
+        be looked at."""
+        if tenants.of_node:
+            return None
+        workers, heads = ([Lot(*each) for each in found] for found in fleet.census.everywhere())
+        return cls([*workers, *heads], workers)
+
+    @classmethod
     def beside(cls, fleet: FleetState, launched: Iterable[NodeRecord], tenants: Tenants, now_s: float) -> Counted:
         """All that is not a worker of this part of the fleet: other cells, and heads. `launched` in the last minute.
         Where limits ask whose nodes are, each is looked at; otherwise they are counted already."""
@@ -276,9 +296,7 @@ class Counted:
             return cls.of([node for node in fleet.whole.alive_nodes if _is_beside(node, fleet)], tenants, now_s)
         if not fleet.is_part:
             return cls.of([node for node in fleet.alive_nodes if node.role is not Role.WORKER], tenants, now_s)
-        workers, heads = (
-            [Lot(*each) for each in found if each[1]] for found in fleet.census.beside_the_workers_of(fleet.name)
-        )
+        workers, heads = ([Lot(*each) for each in found] for found in fleet.census.beside_the_workers_of(fleet.name))
         fresh = [node for node in launched if is_alive(node.state) and _is_beside(node, fleet)]
         return cls([*workers, *heads], workers, lots_of(fresh, tenants))
 

@@ -20,7 +20,7 @@ from tradewind.autoscaler.dry_run import DryReconciler, would
 from tradewind.autoscaler.expected import look_s_of, new_book
 from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.forecast import SeriesKey, spans_of_events
-from tradewind.autoscaler.observe import Observation, build_view, learn_resources
+from tradewind.autoscaler.observe import Observation, build_view, learn_resources, look_again
 from tradewind.autoscaler.pauses import with_pauses
 from tradewind.autoscaler.pilot import WAITING, Pilot, steered
 from tradewind.autoscaler.plan import make_plan
@@ -120,7 +120,7 @@ class Loop:
         self.view = self._look(snapshot, listing)
         self._note_grants(before)
         plan = make_plan(self.view, self.targets)
-        plan = with_pauses(plan, self.view, self.fleet.open_jobs, self._at_rest(self.view))
+        plan = with_pauses(plan, self.view, self.fleet.open_jobs)
         plan = would(plan, self.targets) if self.settings.dry_run else plan
         self.plan = Plan(plan.at_s, (*troubles, *self.view.withheld, *plan.actions), plan.targets)
         self.reconciler.act(plan)
@@ -235,7 +235,8 @@ class Loop:
         self.targets = self.granted.targets
         seen = self._look_ahead(replace(seen, targets=self.targets))  # by plain wishes: courses come and go
         seen = replace(seen, wishes=bound, steers=steers)
-        return self._within_budgets(build_view(self.fleet, seen, self.settings))
+        kept = self.pilot.kept(self.settings.limits, seen.now_s)
+        return self._within_budgets(replace(look_again(blank, self.fleet, seen), kept=kept))
 
     def _grant(self, wishes: Sequence[Wish], view: View) -> Allocation:
         return grant(
@@ -255,11 +256,12 @@ class Loop:
 
     def _within_budgets(self, view: View) -> View:
         waiting = {job_id: WAITING for job_id, steer in view.steers.items() if steer.waits}
-        closed = {**waiting, **self._at_rest(view), **self.treasury.closed()}
+        resting = self._at_rest(view)
+        closed = {**waiting, **resting, **self.treasury.closed()}
         if not closed:
             return view
         demand, withheld = without_closed(view.demand, closed)
-        return replace(view, demand=demand, withheld=(*view.withheld, *withheld))
+        return replace(view, demand=demand, withheld=(*view.withheld, *withheld), resting=resting)
 
     def _jobs_left_s(self) -> float | None:
         if self.fleet.open_jobs:
@@ -360,11 +362,11 @@ class Loop:
 
     def _why_granted(self, wish: Wish) -> str:
         granted, sharers = self.targets[wish.job_id].workers, len(self.granted.wishes)
-        course = self.pilot.courses.get(wish.job_id)
+        course, plural = self.pilot.courses.get(wish.job_id), "" if granted == 1 else "s"
         if granted >= wish.max_workers and course is not None and course.case.wish.max_workers > wish.max_workers:
-            return f"{granted} workers, as its contract asks for"
+            return f"{granted} worker{plural}, as its contract asks for"
         if granted >= wish.max_workers:
-            return f"{granted} workers, all that it can use"
+            return f"{granted} worker{plural}, all that it can use"
         guilty = self.granted.held_back_by(wish.job_id)
         limits = " and ".join(guilty) if guilty else "several limits at once"
         shared = f", which {sharers} jobs share" if sharers > 1 else ""

@@ -9,10 +9,10 @@ from tradewind.autoscaler.demand import Demand, demand_of
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.autoscaler.forecast import Forecast, SeriesKey
 from tradewind.autoscaler.knowledge import Knowledge
-from tradewind.autoscaler.limits import COUNTED_S, Counted, Tenants, launched_since, left_of
+from tradewind.autoscaler.limits import COUNTED_S, Counted, Tenants, left_of
 from tradewind.autoscaler.market import MarketMemory
 from tradewind.autoscaler.quotes import Quotes
-from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, alive_by_launch_id, living_hosts
+from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, RayStatus, alive_by_launch_id, living_hosts
 from tradewind.autoscaler.settle import Listing, slices_of
 from tradewind.autoscaler.steer import Steer
 from tradewind.autoscaler.view import LoopSettings, NodeView, SeenResources, View, seen_keys
@@ -43,41 +43,58 @@ class Observation:
 
 
 def build_view(fleet: FleetState, seen: Observation, settings: LoopSettings) -> View:
-    alive, ray_nodes = fleet.alive_nodes, seen.snapshot.nodes if seen.snapshot else ()
-    heads = tuple(record for record in alive if record.role is Role.HEAD)
-    alive = [record for record in alive if record.role is Role.WORKER] if heads else alive
-    launched = launched_since(list(fleet.whole.nodes.values()), seen.now_s - COUNTED_S)
+    alive, head = fleet.alive_nodes, Role.HEAD
+    heads = [record for record in alive if record.role is head]
+    workers = [record for record in alive if record.role is not head] if heads else alive
+    launched = fleet.whole.nodes.launched_since(seen.now_s - COUNTED_S)
     tenants = Tenants.of(fleet.whole) if settings.limits.are_about_tenants else Tenants()
-    slices = slices_of(alive, seen.listing)
-    in_ray, hosts = alive_by_launch_id(ray_nodes, slices), living_hosts(ray_nodes, slices)
-    nodes = tuple(
-        NodeView(record, seen.listing.nodes.get(key := record.launch_id), in_ray.get(key), hosts.get(key, ()))
-        for record in alive
-    )
     view = View(
         now_s=seen.now_s,
         settings=settings,
-        nodes=nodes,
+        nodes=_nodes(workers, seen),
         heads=tuple(NodeView(record, seen.listing.nodes.get(record.launch_id)) for record in heads),
         head_silent_s=seen.head_silent_s,
         jobs_left_s=seen.jobs_left_s,
         elsewhere=Counted.beside(fleet, launched, tenants, seen.now_s),
+        on_record=Counted.everywhere(fleet, tenants),
         snapshot=seen.snapshot,
-        demand=_demand(seen, nodes),
         offers=seen.offers,
         memory=MarketMemory.of(fleet, seen.now_s),
         blind_clouds=seen.listing.blind,
         launched_last_minute=len(launched),
         tenants=tenants,
         seen_resources=seen.seen_resources,
+        knowledge=_knowledge(fleet, seen.now_s, settings),
+        quotes=seen.quotes,
+    )
+    return look_again(view, fleet, seen)
+
+
+def look_again(view: View, fleet: FleetState, seen: Observation) -> View:
+    """The same moment and the same nodes, with what is wished for, granted and forecast by now."""
+    demand = _demand(seen, view)
+    found = replace(
+        view,
+        demand=demand,
+        withheld=(),
         wanted=seen.wanted,
         forecasts=seen.forecasts,
         wishes=seen.wishes,
-        knowledge=_knowledge(fleet, seen.now_s, settings),
-        quotes=seen.quotes,
         steers=seen.steers,
     )
-    return _within_limits(view, fleet) if settings.limits.are_about_tenants else view
+    return _within_limits(found, fleet) if view.settings.limits.are_about_tenants else found
+
+
+def _nodes(workers: Sequence[NodeRecord], seen: Observation) -> tuple[NodeView, ...]:
+    ray_nodes, listed = seen.snapshot.nodes if seen.snapshot else (), seen.listing.nodes
+    slices = slices_of(workers, seen.listing)
+    in_ray = alive_by_launch_id(ray_nodes, slices)
+    if slices:
+        hosts = living_hosts(ray_nodes, slices)
+        return tuple(
+            NodeView(each, listed.get(key := each.launch_id), in_ray.get(key), hosts.get(key, ())) for each in workers
+        )
+    return tuple([NodeView(each, listed.get(key := each.launch_id), in_ray.get(key)) for each in workers])
 
 
 def _within_limits(view: View, fleet: FleetState) -> View:
@@ -92,16 +109,16 @@ def _knowledge(fleet: FleetState, now_s: float, settings: LoopSettings) -> Knowl
     return Knowledge.of(fleet.experience, now_s, settings.market.usual_hazard_per_h, settings.usual_boot_s)
 
 
-def _demand(seen: Observation, nodes: Sequence[NodeView]) -> Demand:
+def _demand(seen: Observation, view: View) -> Demand:
     if seen.snapshot is None:
         return Demand()
-    leaving = {ray_node_id for node in nodes if node.is_leaving for ray_node_id in node.ray_node_ids}
-    dead = {node.ray_node_id for node in seen.snapshot.nodes if not node.is_alive}
-    taken = [node for node in nodes if node.is_in_ray and node.notice_deadline_s is not None]
+    gone = RayStatus.DEAD
+    leaving = {ray_node_id for node in view.stirring if node.is_leaving for ray_node_id in node.ray_node_ids}
+    dead = {node.ray_node_id for node in seen.snapshot.nodes if node.status is gone}
+    taken = [node for node in view.stirring if node.is_in_ray and node.notice_deadline_s is not None]
     doomed = {ray_node_id for node in taken for ray_node_id in node.ray_node_ids}
-    return demand_of(
-        seen.snapshot, seen.wishes, seen.targets, frozenset(leaving | dead), frozenset(doomed), _misplaced(seen, nodes)
-    )
+    misplaced = _misplaced(seen, view.nodes)
+    return demand_of(seen.snapshot, seen.wishes, seen.targets, frozenset(leaving | dead), frozenset(doomed), misplaced)
 
 
 def _misplaced(seen: Observation, nodes: Sequence[NodeView]) -> dict[str, frozenset[str]]:
@@ -120,12 +137,23 @@ def learn_resources(
     in all places. Places are kept apart, since a type may differ between them: what one brings must not be believed of
     another where it is known better."""
     learnt = {key: dict(amounts) for key, amounts in known.items()}
+    for offer, total in _brought(nodes, records):
+        for key in seen_keys(offer):
+            mine = learnt.setdefault(key, {})
+            for name, amount in zip(_MEASURED, total, strict=True):
+                if amount is not None:
+                    mine[name] = min(mine.get(name, amount), amount)
+    return {key: amounts for key, amounts in learnt.items() if amounts}
+
+
+def _brought(
+    nodes: Sequence[RayNode], records: Mapping[str, NodeRecord]
+) -> list[tuple[Offer, tuple[float | None, ...]]]:
+    """(what was bought, how much it has of what is measured), each pair once: nearly all of one kind are alike."""
+    found: dict[tuple[int, tuple[float | None, ...]], Offer] = {}
+    worker, dead = Role.WORKER, RayStatus.DEAD  # local names, and few calls: this runs over all nodes
     for node in nodes:
         record = records.get(node.launch_id)
-        if node.is_alive and node.total and record is not None and record.role is Role.WORKER:
-            for key in seen_keys(record.offer):
-                mine = learnt.setdefault(key, {})
-                for name in _MEASURED:
-                    if name in node.total:
-                        mine[name] = min(mine.get(name, node.total[name]), node.total[name])
-    return {key: amounts for key, amounts in learnt.items() if amounts}
+        if record is not None and record.role is worker and node.status is not dead:
+            found[id(record.offer), tuple(map(node.total.get, _MEASURED))] = record.offer
+    return [(offer, total) for (_, total), offer in found.items()]

@@ -20,15 +20,14 @@ from scipy.sparse import csr_matrix
 
 from tradewind.autoscaler.packing import Packing
 from tradewind.autoscaler.packing_loads import Loads
+from tradewind.autoscaler.packing_mix import EVERYTHING_HERE, Fleet, advise_many, is_worth_it
 from tradewind.autoscaler.packing_rooms import Floats, Ints
 from tradewind.autoscaler.packing_stock import Stock
 from tradewind.autoscaler.shape import EPSILON
 
 # Where rounding to whole nodes matters: few nodes. And where the program is small: few shapes x offers.
-_MOST_NODES = 500
+_MOST_NODES = 100
 _MOST_PAIRS = 8_000
-_FEW_NODES = 100  # so few that the program is always worth its time
-_WORTH_IT = 0.025  # of the price: what the linear program must promise where there are more
 _MOST_COPIES = 256  # of one shape on one node, for the bound by remainders
 _ROUNDS = 4  # of column generation
 _NEAR = 0.1  # patterns this close to being worth their price enter the integer program
@@ -53,30 +52,38 @@ class _Program:
         self.owner = np.concatenate([self.owner, owner])
         self.copies = np.concatenate([self.copies, copies])
 
+    def drop_twins(self) -> None:
+        """Of patterns that hold the same, the cheapest stays: first-fit fills most nodes alike, and some offers differ
+        in nothing but their price. No others are in a cheapest answer."""
+        cheapest: dict[bytes, int] = {}
+        for index in np.argsort(self.prices[self.owner], kind="stable").tolist():
+            cheapest.setdefault(self.copies[index].tobytes(), index)
+        kept = sorted(cheapest.values())
+        self.owner, self.copies = self.owner[kept], self.copies[kept]
 
-def advise(packing: Packing, stock: Stock) -> list[int]:
-    """Offers of the stock to buy instead, in the order in which first-fit should meet them. Nothing where the program
-    would be too large to be worth its time, or where a constraint or a slice is among what was bought."""
-    if len(packing.bought) > _MOST_NODES or packing.held:
-        return []
-    owner, lays = [stock.index_of(slot) for slot in packing.bought], list(packing.on_bought())
+
+def advise(packing: Packing, stock: Stock, fleet: Fleet = EVERYTHING_HERE) -> list[int]:
+    """Offers of the stock to buy instead, in the order in which first-fit should meet them. Nothing where a search
+    would take longer than it is worth, or where a constraint or a slice is among what was bought."""
+    num_nodes, lays = len(packing.bought), list(packing.on_bought())
     num_shapes = len({(lay.bound or lay.shape, lay.num_apart > 0) for lay in lays})
-    if None in owner or num_shapes * len(stock.offers) > _MOST_PAIRS:
+    is_large = num_nodes > _MOST_NODES or num_shapes * len(stock.offers) > _MOST_PAIRS
+    if packing.held or (is_large and not is_worth_it(num_nodes, num_shapes, fleet)):
         return []
-    loads = Loads.of(lays, len(packing.bought))
-    if not all(shape.resources for shape in loads.shapes):
+    owner, loads = [stock.index_of(slot) for slot in packing.bought], Loads.of(lays, num_nodes)
+    if None in owner or not all(shape.resources for shape in loads.shapes):
         return []
     bought = np.array(owner, np.int64)
     if _is_cheapest(loads, bought, stock):
         return []
+    if is_large:
+        return advise_many(loads, bought, stock)
     program = _program(loads, bought, stock)
-    worth, most = _worth(program), float(stock.prices[bought].sum()) * (1.0 - _WORTH_IT)
+    worth = _worth(program)
     for _ in range(_ROUNDS):
         if not _add_patterns(program, worth):
             break
         worth = _worth(program)
-        if len(owner) > _FEW_NODES and float((worth * program.counts).sum()) > most:
-            return []  # whole nodes cost more than parts of them: there is next to nothing to gain
     chosen = _whole(program, worth)
     opener = (program.copies > 0).argmax(axis=1)  # the shape that comes first in first-fit
     order = np.lexsort((program.owner, opener))
@@ -134,6 +141,7 @@ def _program(loads: Loads, owner: Ints, stock: Stock) -> _Program:
     alone = np.zeros((len(offer), len(counts)))
     alone[np.arange(len(offer)), shape] = fits[offer, shape]
     program.add(*_cheapest_alone(program, offer, shape, alone))
+    program.drop_twins()
     return program
 
 
@@ -165,6 +173,8 @@ def _add_patterns(program: _Program, worth: Floats) -> bool:
         better = np.flatnonzero((filled * worth).sum(axis=1) > program.prices * (1 + EPSILON))
         program.add(better, filled[better])
         found |= len(better) > 0
+    if found:
+        program.drop_twins()
     return found
 
 

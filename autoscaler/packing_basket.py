@@ -14,6 +14,7 @@ from functools import cached_property
 from tradewind.autoscaler.demand import Demand, Need
 from tradewind.autoscaler.packing import Packing, Slot, covered
 from tradewind.autoscaler.packing_advice import advise
+from tradewind.autoscaler.packing_mix import EVERYTHING_HERE, Fleet
 from tradewind.autoscaler.packing_rules import gang_source, has_accelerators, packs
 from tradewind.autoscaler.packing_shop import NEAR, Held, Shop
 from tradewind.autoscaler.packing_stock import Purse, Stock
@@ -72,16 +73,26 @@ class Errand:
     purses: Sequence[Purse] = ()
     max_share: float | None = None
     held: Held | None = None  # what askers have by market, where shares count
+    fleet: Fleet = EVERYTHING_HERE
+    is_sought: bool = True  # False: nothing may be launched now, so that a search would be for nothing
 
     def run(self) -> Basket:
         best = self._fill()
-        if not best.slots or best.shop.counts_askers:
-            return best  # one need or owner must not be traded for another
-        idea = advise(best.packing, self.stock)
+        if not self.is_sought or not best.slots or self._is_tight(best):
+            return best
+        idea = advise(best.packing, self.stock, self.fleet)
         if not idea or self.stock.prices[idea].sum() >= best.price * _LESS:
             return best
         other = self._fill(idea)
         return other if other.is_better_than(best, _wired(self.demand)) else best
+
+    def _is_tight(self, best: Basket) -> bool:
+        """One need or owner must not be traded for another: not where shares or a limit of some askers count. A limit
+        on money that would pay for all of it twice does not."""
+        listed = sum(slot.offer.price_uusd_per_h or 0 for slot in best.slots if slot.offer is not None)
+        some = [purse for purse in self.purses if purse.cap.sources is not None]
+        are_wide = all(purse.cap.max_nodes is None and purse.uusd_left >= 2 * listed for purse in some)
+        return self.max_share is not None or not are_wide
 
     def _fill(self, offers: Sequence[int] = ()) -> Basket:
         shop = Shop(self.stock, self.purses, self.max_share, self.held)

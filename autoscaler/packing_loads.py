@@ -89,34 +89,32 @@ class Options:
 
     row_of: list[int]  # of each slot: its load among the distinct ones below
     served: Ints  # distinct loads x offers: requests of the load that one node takes; 0: none
-    ranks: Ints  # distinct loads x offers: indices in the stock, the best first
-    num_usable: list[int]  # of each row: how many of them serve anything
+    ranks: list[Ints]  # of each distinct load: indices in the stock of those that serve anything, the best first
 
     @classmethod
     def of(cls, loads: Loads, stock: Stock) -> Options:
         kinds: dict[bytes, int] = {}
         row_of = [kinds.setdefault(load.tobytes(), len(kinds)) for load in loads.copies]
         distinct = np.frombuffer(b"".join(kinds), np.int64).reshape(len(kinds), len(loads.shapes))
-        served, whole = _served(loads.shapes, distinct, stock)
-        return cls(row_of, served, _ranks(stock.prices, served, whole), np.count_nonzero(served, axis=1).tolist())
+        part, whole = _served(loads.shapes, distinct, stock)
+        served = np.where(whole, distinct.sum(axis=1)[:, None], part)
+        return cls(row_of, served, _ranks(stock.prices, part, whole & (part > 0)))
 
     def best_of(self, row: int, but: int) -> Ints:
         """Indices in the stock, without one."""
-        found = self.ranks[row, : self.num_usable[row]]
+        found = self.ranks[row]
         others: Ints = found[found != but]
         return others
 
 
 def _served(shapes: list[Shape], loads: Ints, stock: Stock) -> tuple[Ints, Bools]:
-    """(how many requests of a load one node takes, whether that is all of it). Of a load that it cannot hold as a
-    whole, a node takes what comes first in it."""
+    """(how many requests of what comes first in a load one node takes, whether it holds the load as a whole)"""
     num_offers = len(stock.offers)
     fits = np.array([stock.copies(shape) for shape in shapes], np.int64).reshape(len(shapes), num_offers)
     number = loads.sum(axis=1)
     first = (loads > 0).argmax(axis=1) if len(shapes) else np.zeros(len(loads), np.int64)
     part = np.minimum(fits[first], number[:, None]) if len(shapes) else np.zeros((len(loads), num_offers), np.int64)
-    whole = _whole(shapes, loads, fits, stock)
-    return np.where(whole, number[:, None], part), whole
+    return part, _whole(shapes, loads, fits, stock)
 
 
 def _whole(shapes: list[Shape], loads: Ints, fits: Ints, stock: Stock) -> Bools:
@@ -135,9 +133,16 @@ def _whole(shapes: list[Shape], loads: Ints, fits: Ints, stock: Stock) -> Bools:
     return found
 
 
-def _ranks(prices: Floats, served: Ints, whole: Bools) -> Ints:
-    """First those that hold the whole load, by price; then those that serve a part of it; then the others."""
-    each = np.where(served > 0, prices / np.maximum(served, 1), np.inf)
-    beyond = 1.0 + 2.0 * np.max(each, initial=0.0, where=np.isfinite(each))
-    ranks: Ints = np.argsort(np.where(whole, each, each + beyond), axis=1, kind="stable")
-    return ranks
+def _ranks(prices: Floats, part: Ints, whole: Bools) -> list[Ints]:
+    """First those that hold the whole load, by price, which is how the stock stands; then those that serve a part of
+    it, by the price of each request served: sorted once for all loads that begin alike."""
+    by_part: dict[bytes, Ints] = {}
+    found = []
+    for mine, is_whole in zip(part, whole, strict=True):
+        key = mine.tobytes()
+        if key not in by_part:
+            some = mine.nonzero()[0]
+            by_part[key] = some[np.argsort(prices[some] / mine[some], kind="stable")]
+        order = by_part[key]
+        found.append(np.concatenate((is_whole.nonzero()[0], order[~is_whole[order]])))
+    return found

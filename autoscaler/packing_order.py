@@ -1,7 +1,8 @@
-"""In which order needs are placed where label selectors tie some of them to dear machines. Pure.
+"""In which order needs are placed: those first for whom a new node would be dear. Pure.
 
 Room that is free goes to whoever is placed first, so it should go to those for whom a new node would be the dearest: a
-task that may only run on H100s before one that could run on any GPU. What "dear" means is taken from the catalogue
+task that may only run on H100s before one that could run on any GPU, and one of 3 GPUs, for which a machine of 4 must
+be bought, before one of 4. What "dear" means is taken from the catalogue
 alone (on-demand prices, sizes as listed, offers that are refused at the moment included): with the prices of the minute
 the order would change while nodes boot, first-fit would no longer find the places that they were bought for, and would
 buy again.
@@ -18,13 +19,12 @@ from tradewind.autoscaler.packing_catalogue import Catalogue, catalogue_of
 from tradewind.autoscaler.shape import Shape
 from tradewind.model import Offer
 
-_STEPS_PER_DOUBLING = 2.0  # differences below this say little; there the old order (the large ones first) is better
+_STEPS_PER_DOUBLING = 4.0  # differences below this say little; there the old order (the large ones first) is better
 
 
 def dearest_first(needs: Sequence[Need], offers: Sequence[Offer]) -> list[Need]:
-    """The same needs; accelerators first, then by what their ties cost. Without selectors the order stays."""
-    if not any(need.shape.selectors for need in needs):
-        return list(needs)
+    """The same needs; accelerators first, then by what their size and their ties cost. Without accelerators and
+    selectors the order stays."""
     steps = _steps(list(dict.fromkeys(need.shape for need in needs)), catalogue_of(offers))
     return sorted(needs, key=lambda need: (_accelerators(need.shape) == 0, -steps[need.shape]))
 

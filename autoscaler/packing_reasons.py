@@ -136,11 +136,12 @@ class _RuledOut:
     cloud that does not answer, without a price, or at a cap of their own."""
 
     def __init__(self, basket: Basket, view: View) -> None:
-        self._view, self._shapes = view, {str(lay.shape): lay.shape for lay in basket.lays}
+        self._view = view
         num_open = len(basket.stock.offers) + len(basket.stock.slices)
         closed = [(offer, why_closed(offer, view)) for offer in view.offers] if num_open < len(view.offers) else []
         found = [(offer, why) for offer, why in (*closed, *basket.shop.capped()) if why]
         self._offers = sorted(found, key=lambda row: (row[0].price_uusd_per_h or 0, row[0].market.key))
+        self._shapes = {str(lay.shape): lay.shape for lay in basket.lays} if found else {}
         self._by_shape: dict[str, list[int]] = {}
         self._known: dict[tuple[int, frozenset[str]], tuple[str, ...]] = {}
 

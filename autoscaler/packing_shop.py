@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import groupby, islice
 
 import numpy as np
 
@@ -97,10 +97,12 @@ class Shop:
     def propose(self, offers: Iterable[int]) -> list[Slot]:
         """Nodes that somebody thinks are needed, by their index in the stock, as far as the caps allow."""
         found: list[Slot] = []
-        for index in offers:
+        for index, alike in groupby(offers):
             offer = self.stock.offers[index]
-            if self.allowed(offer, _PROPOSED) > 0:
-                found += self._take(self.stock.rooms.slots[index : index + 1], 1, Purchase(offer, _PROPOSED, 0))
+            number = min(len(list(alike)), self.allowed(offer, _PROPOSED))
+            if number > 0:
+                hosts = self.stock.rooms.slots[index : index + 1]
+                found += self._take(hosts, number, Purchase(offer, _PROPOSED, 0))
         return found
 
     def allowed(self, offer: Offer, asker: Asker) -> int:

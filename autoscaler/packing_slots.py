@@ -23,17 +23,8 @@ def slots_of(view: View, gone: frozenset[str] = frozenset(), demand: Demand | No
     With a demand, nodes on which nothing of it fits are left out: in a large cluster most are full."""
     hosts, useful = _Hosts(view), _Useful.of(demand)
     found = [slot for slot in _foreign_slots(view) if useful.at(slot.free, slot.ray_node_id)]
-    key, amount, placed = useful.key, useful.amount, useful.placed
-    for node in view.nodes:
-        ray = node.ray
-        if ray is not None and not node.hosts:
-            # The first question, since it rules out the most; its quick half stands here, as the whole fleet is asked.
-            free = ray.available
-            if key and free.get(key, 0.0) < amount and ray.ray_node_id not in placed:
-                continue
-            if not useful.at(free, ray.ray_node_id):
-                continue
-        offer = node.requested.offer
+    for node in useful.among(view.nodes):
+        offer, ray = node.requested.offer, node.ray
         if node.is_leaving or node.launch_id in gone:
             continue
         if offer.hosts > 1:
@@ -64,6 +55,24 @@ class _Useful:
         amount = min(each[common[0]] for each in least) if common else 0.0
         return cls([tuple(each.items()) for each in least], common[0] if common else "", amount, placed)
 
+    def among(self, nodes: Sequence[NodeView]) -> list[NodeView]:
+        """Without single hosts on which nothing fits. The quick question first, and without calls: this runs over all
+        nodes, and rules out most."""
+        key, amount, placed = self.key, self.amount, self.placed
+        maybe: Sequence[NodeView] = nodes
+        if key:
+            maybe = [
+                node
+                for node in nodes
+                if (ray := node.ray) is None
+                or ray.available.get(key, 0.0) >= amount
+                or node.hosts
+                or (placed and ray.ray_node_id in placed)
+            ]
+        return [
+            node for node in maybe if (ray := node.ray) is None or node.hosts or self.at(ray.available, ray.ray_node_id)
+        ]
+
     def at(self, free: Resources, ray_node_id: str) -> bool:
         if self.least is None or ray_node_id in self.placed:
             return True
@@ -83,10 +92,10 @@ class _Hosts:
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._known: dict[tuple[Offer, str], list[tuple[Resources, Labels]]] = {}
+        self._known: dict[tuple[int, str], list[tuple[Resources, Labels]]] = {}  # by identity: slow to hash
 
     def of(self, offer: Offer, name: str) -> list[Slot]:
-        key = (offer, name if is_tpu(offer) else "")
+        key = (id(offer), name if is_tpu(offer) else "")
         if key not in self._known:
             self._known[key] = hosts_of(offer, self._view, key[1])
         return [Slot(name, "", room, room, labels, offer) for room, labels in self._known[key]]

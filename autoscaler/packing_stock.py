@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -100,19 +100,40 @@ def limits_as_caps(view: View, with_rate: bool = True) -> list[Purse]:
     nodes are launched, not which."""
     limits = view.settings.limits
     bounds = bounds_of(limits, view.tenants.known)
-    records = [node.requested for node in view.nodes] if bounds else []
-    rates = any(bound.is_rate and bound.part != Part() for bound in bounds)
-    counted = Counted.of_workers(records, view.tenants, view.now_s - COUNTED_S if rates else None)
+    used = _used(view, bounds)
     gangs = {gang_source(gang): gang.job_id for gang in view.demand.gangs} if limits.are_about_tenants else {}
     found = []
     for bound in bounds:
-        taken = counted.used(bound) + view.elsewhere.used(bound)
+        taken = used(bound)
         if bound.is_rate and bound.part == Part():
             if not with_rate:
                 continue
             taken = view.launched_last_minute
         found.append(Purse.of(_cap(bound, taken, view.tenants, gangs), view))
+        if bound.is_money and bound.part == Part() and view.kept.uusd_per_h:
+            found.append(Purse.of(_cap_of_others(bound, taken, view), view))
     return found
+
+
+def _used(view: View, bounds: Sequence[Bound]) -> Callable[[Bound], float]:
+    """What of each bound is taken. All that is there was counted with the events; what was launched was not."""
+    rates = any(bound.is_rate and bound.part != Part() for bound in bounds)
+    if view.on_record is not None and not rates:
+        return view.on_record.used
+    records = [node.requested for node in view.nodes] if bounds else []
+    counted = Counted.of_workers(records, view.tenants, view.now_s - COUNTED_S if rates else None)
+    return lambda bound: counted.used(bound) + view.elsewhere.used(bound)
+
+
+def _cap_of_others(bound: Bound, taken: float, view: View) -> Cap:
+    """What is bought for work without a deadline leaves free what the others may come to need."""
+    kept, gangs = view.kept, {gang_source(gang): gang.job_id for gang in view.demand.gangs}
+
+    def sources(source: str) -> bool:
+        return kept.jobs.isdisjoint(jobs_in(source, gangs))
+
+    name = f"{bound.name}, less what is kept for jobs with a deadline,"
+    return Cap(name, None, sources, max_uusd_per_h=bound.most, used_uusd_per_h=taken + kept.uusd_per_h)
 
 
 def _cap(bound: Bound, taken: float, tenants: Tenants, gangs: Mapping[str, str]) -> Cap:
@@ -122,7 +143,7 @@ def _cap(bound: Bound, taken: float, tenants: Tenants, gangs: Mapping[str, str])
         def sources(source: str) -> bool:  # nobody in particular: it may be this tenant
             return not source or part.tenant in tenants.of_jobs(jobs_in(source, gangs))
 
-    if replace(part, tenant="") != Part():
+    if not part.is_everywhere:
         offers = part.has
     if bound.is_money:
         return Cap(bound.name, offers, sources, max_uusd_per_h=bound.most, used_uusd_per_h=taken)
@@ -144,7 +165,8 @@ class Stock:
     prices: Floats  # effective
     rooms: Rooms
     slices: Sequence[tuple[Offer, Sequence[Slot]]]  # of several hosts, by effective price, with their hosts
-    describe: Callable[[Offer], str] | None = None  # how the price comes about, where more than the list price counts
+    describe: Callable[[Offer], str] | None  # how the price comes about, where more than the list price counts
+    table: Callable[[Sequence[Shape]], Ints]  # how many of each shape every single host takes
     _copies: dict[Shape, Ints] = field(default_factory=dict)
     _price_by_id: dict[int, float] = field(default_factory=dict)
     _index_by_id: dict[int, int] = field(default_factory=dict)
@@ -158,14 +180,17 @@ class Stock:
         prices = _prices(catalogue, indices, known, effective_price)
         order = np.lexsort((catalogue.key_ranks[indices], prices)).tolist()
         ranked = [(float(prices[place]), indices[place]) for place in order]
-        singles = [(price, index) for price, index in ranked if catalogue.is_single[index]]
+        shelf, places = catalogue.shelf(view), {index: place for place, index in enumerate(catalogue.singles)}
+        singles = [(price, index) for price, index in ranked if index in places]
         offers = [view.offers[index] for _, index in singles]
+        chosen = [places[index] for _, index in singles]
         return cls(
             offers,
             np.array([price for price, _ in singles], np.float64),
-            Rooms([catalogue.slot(index, view) for _, index in singles]),
+            Rooms([shelf.slots[place] for place in chosen]),
             [(offer, _hosts(offer, view)) for _, index in ranked if (offer := view.offers[index]).hosts > 1],
             known.describe if known else None,
+            lambda shapes: shelf.copies(shapes)[:, chosen],
             _price_by_id={id(view.offers[index]): price for price, index in ranked},
             _index_by_id={id(offer): place for place, offer in enumerate(offers)},
         )
@@ -212,12 +237,13 @@ class Stock:
     def look_up(self, shapes: Iterable[Shape]) -> None:
         """What `copies` will be asked for, all at once."""
         new = [shape for shape in dict.fromkeys(shapes) if shape not in self._copies]
-        self._copies.update(zip(new, self.rooms.table(new), strict=True))
+        if new:
+            self._copies.update(zip(new, self.table(new), strict=True))
 
     def copies(self, shape: Shape) -> Ints:
         """How many of a shape each single host takes."""
         if shape not in self._copies:
-            self._copies[shape] = self.rooms.copies(shape)
+            [self._copies[shape]] = self.table((shape,))
         return self._copies[shape]
 
 

@@ -18,11 +18,12 @@ from tradewind.autoscaler.contract.live import Case, case_of
 from tradewind.autoscaler.contract.progress import MARGIN
 from tradewind.autoscaler.contract.view import Aim, Choice, ContractDecision, ContractView
 from tradewind.autoscaler.fleet import FleetState, JobRecord
+from tradewind.autoscaler.limits import Limits
 from tradewind.autoscaler.moves import Holders, works
 from tradewind.autoscaler.packing_reasons import copies_on
 from tradewind.autoscaler.packing_stock import why_closed
 from tradewind.autoscaler.shape import Shape
-from tradewind.autoscaler.steer import Steer
+from tradewind.autoscaler.steer import Kept, Steer
 from tradewind.autoscaler.view import NodeView, View
 from tradewind.model import (
     LABEL_CLOUD,
@@ -51,6 +52,21 @@ class Course:
     steer: Steer
     decision: ContractDecision | None = None
 
+    @property
+    def deadline_at_s(self) -> float | None:
+        return self.case.job.spec.contract.deadline_at_s
+
+    def is_late(self, now_s: float) -> bool:
+        return self.deadline_at_s is not None and self.deadline_at_s <= now_s
+
+    def net_uusd_per_h(self, limit_uusd_per_h: int) -> int:
+        """On demand, beyond what it pays where it is; nothing where the limit does not pay for that."""
+        if self.decision is None or self.case.contract is None:
+            return 0
+        whole = max(self.decision.choice.replicas, 1) * self.case.contract.on_demand_uusd_per_h
+        paid = sum(node.requested.offer.price_uusd_per_h or 0 for node in self.case.here)
+        return max(whole - paid, 0) if whole <= limit_uusd_per_h else 0
+
 
 @dataclass(slots=True)
 class Pilot:
@@ -78,6 +94,16 @@ class Pilot:
     def steers(self) -> dict[str, Steer]:
         """Of jobs that are not free."""
         return {name: course.steer for name, course in self.courses.items() if not course.steer.is_free}
+
+    def kept(self, limits: Limits, now_s: float) -> Kept:
+        """What the nets of all jobs with a deadline may come to need, at the sizes that are chosen now. For a net that
+        the limit could not pay for anyway, or that would come too late, others need not wait."""
+        if limits.max_uusd_per_h is None:
+            return Kept()
+        limit, courses = limits.max_uusd_per_h, self.courses.values()
+        promised = [course for course in courses if course.deadline_at_s is not None]
+        nets = (course.net_uusd_per_h(limit) for course in promised if not course.is_late(now_s))
+        return Kept(sum(nets), frozenset(course.case.job.job_id for course in promised))
 
     def _course(
         self,

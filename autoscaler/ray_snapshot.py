@@ -133,10 +133,11 @@ class RayPort(Protocol):
 def alive_by_launch_id(nodes: Sequence[RayNode], slices: Mapping[str, int] | None = None) -> dict[str, RayNode]:
     """The best entry per launch id: a machine whose raylet was restarted has a dead one, too. Of `slices` (launch id
     -> number of hosts), all hosts as one."""
-    found: dict[str, RayNode] = {}
+    dead = RayStatus.DEAD
+    found = {name: node for node in nodes if (name := node.launch_id) and node.status is not dead}
     for node in nodes:
-        if node.launch_id and (node.is_alive or node.launch_id not in found):
-            found[node.launch_id] = node
+        if node.status is dead and node.launch_id:
+            found.setdefault(node.launch_id, node)
     for launch_id, hosts in by_slice(nodes, slices or {}).items():
         whole = as_one(hosts, (slices or {})[launch_id])
         if whole is None:

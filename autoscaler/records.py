@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from tradewind.model import EndReason, JobSpec, Offer, Phase, Role
 from tradewind.states import JobState, NodeState
 
+# Those who are left after a loss hold what is not saved yet. A group that failed as a whole tells of no workers.
+_HOLDING = frozenset({Phase.TRAINING, Phase.CHECKPOINTING, Phase.RESIZING, Phase.RESTARTING})
+
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
@@ -35,6 +38,7 @@ class NodeRecord:
     role: Role = Role.WORKER
     jobs: tuple[str, ...] = ()  # on whose behalf it was bought, as far as it is known
     placement_group: str = ""  # in which it was asked for
+    last_job: str = ""  # which last took or left something there
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ class JobRecord:
     cell: str = ""  # where it runs; empty: nowhere yet
     placements: int = 0
     moving: str = ""  # why it is to leave its cell
+    moves_put_off: int = 0  # since its last save: it was to leave, and could not save
     reason: str = ""
     started_at_s: float | None = None
     ended_at_s: float | None = None
@@ -62,3 +67,8 @@ class JobRecord:
     checkpoint_step: int | None = None
     reported_sequence: int = 0
     holdings: dict[str, dict[str, float]] = field(default_factory=dict)  # launch id -> resources
+
+    @property
+    def holds_state(self) -> bool:
+        """Its workers have what is lost with them, unless it is saved first."""
+        return self.workers > 0 and self.phase in _HOLDING

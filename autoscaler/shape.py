@@ -29,10 +29,11 @@ Selector = tuple[LabelRule, ...]  # all rules must hold
 
 
 class _Hashed:
-    """Room for a hash that is reckoned once. No field: it is neither compared nor sent anywhere."""
+    """Room for a hash and words that are made once. No fields: they are neither compared nor sent anywhere."""
 
-    __slots__ = ("_hash",)
+    __slots__ = ("_hash", "_words")
     _hash: int
+    _words: str
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -74,6 +75,14 @@ class Shape(_Hashed):
         return tuple((key, amount) for key, amount in self.resources if free.get(key, 0.0) + EPSILON < amount)
 
     def __str__(self) -> str:
+        """Asked for once for each place where some of them lie."""
+        try:
+            return self._words
+        except AttributeError:
+            object.__setattr__(self, "_words", self._in_words())
+            return self._words
+
+    def _in_words(self) -> str:
         text = "{" + ", ".join(f"{key}: {format_amount(key, amount)}" for key, amount in self.resources) + "}"
         if self.selectors:
             text += " where " + " or ".join(" and ".join(map(str, selector)) for selector in self.selectors)

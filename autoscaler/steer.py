@@ -26,3 +26,12 @@ class Steer:
     @property
     def reason(self) -> str:
         return f"{self.what}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Of the fleet's limit on money: what jobs with a deadline may need beyond what they pay now, to be on demand when
+    their safety net asks for it. What others buy must leave it free."""
+
+    uusd_per_h: int = 0
+    jobs: frozenset[str] = frozenset()  # for which it is kept

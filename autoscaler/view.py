@@ -15,8 +15,8 @@ from tradewind.autoscaler.limits import Limits as Limits  # a part of the settin
 from tradewind.autoscaler.market import MarketMemory, MarketSettings
 from tradewind.autoscaler.providers.base import CloudNode
 from tradewind.autoscaler.quotes import Quotes
-from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot
-from tradewind.autoscaler.steer import Steer
+from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, RayStatus
+from tradewind.autoscaler.steer import Kept, Steer
 from tradewind.model import Offer, Resources, Wish
 from tradewind.states import NodeState
 
@@ -50,8 +50,8 @@ class LoopSettings:
     head_address: str = ""
     limits: Limits = field(default_factory=Limits)
     idle_timeout_s: float = 60.0
-    # Instead of it, where a forecast says that the node will not be wanted soon. None: as long as a boot takes, since
-    # after that it has cost as much as booting it again.
+    # Instead of it, where a forecast says that the node will not be wanted soon. None: until the forecast is asked
+    # again, a fifth of its step; what is worth keeping it keeps.
     spare_timeout_s: float | None = None
     min_node_life_s: float = 60.0  # from joining on: no node is bought and sold again at once
     boot_timeout_s: float = 600.0  # from the launch to joining Ray
@@ -74,7 +74,7 @@ class LoopSettings:
     forecast_step_s: float = 300.0
     usual_boot_s: float = 180.0  # from the launch to joining Ray, as a rule: how far ahead is bought
     # An hour in which the work of one node waits costs as much as so many hours of it: people wait, too.
-    waiting_factor: float = 12.0
+    waiting_factor: float = 16.0
     market: MarketSettings = field(default_factory=MarketSettings)
     placement_groups: bool = True  # the nodes of a gang are asked for side by side, where the cloud can do so
     contract_tick_s: float = 30.0  # how often the course of a job with a contract is decided anew, at the least
@@ -125,6 +125,9 @@ class NodeView:
         return self.notice_deadline_s is not None or state in (NodeState.DRAINING, NodeState.TERMINATING)
 
 
+NodeViews = tuple[NodeView, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     now_s: float
@@ -148,7 +151,28 @@ class View:
     head_silent_s: float | None = None  # how long nothing was heard of its agent; None: it has not spoken yet
     jobs_left_s: float | None = None  # how long there has been no job for the cell; None: there is one
     steers: Mapping[str, Steer] = field(default_factory=dict)  # by job: those whose contract says where they run
+    resting: Mapping[str, str] = field(default_factory=dict)  # jobs that wait for better hours, each with the reason
+    kept: Kept = field(default_factory=Kept)  # of the limit on money, for jobs with a deadline
     elsewhere: Counted = field(default_factory=Counted)  # alive, not in `nodes`: other cells and heads, for the limits
+    on_record: Counted | None = None  # `nodes` and `elsewhere` together, without launches; None: not counted yet
+    _stirring: list[tuple[NodeViews, NodeViews]] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def stirring(self) -> tuple[NodeView, ...]:
+        """Nodes of which something may have to be decided: all but those that are ready, at work in Ray, and stay. In a
+        large fleet nearly all are at work, and several policies ask: so they are looked for once."""
+        if not self._stirring or self._stirring[0][0] is not self.nodes:  # copies of a view share it
+            ready, running = NodeState.READY, RayStatus.RUNNING  # local names, and no calls: this runs over all nodes
+            found = [
+                node
+                for node in self.nodes
+                if (ray := node.ray) is None
+                or ray.status is not running
+                or (record := node.requested).state is not ready
+                or record.notice_deadline_s is not None
+            ]
+            self._stirring[:] = [(self.nodes, tuple(found))]
+        return self._stirring[0][1]
 
     def resources_of(self, offer: Offer) -> dict[str, float]:
         """What a node of this offer will bring. What one really brought is believed more than the catalogue:

@@ -15,6 +15,7 @@ from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.autoscaler.forecast import (
     Part,
     SeriesKey,
+    Told,
     asked_of,
     part_of,
     stated_by,
@@ -28,7 +29,9 @@ from tradewind.events import DemandChanged
 from tradewind.model import Wish
 
 NOBODY = "default"  # whose a request is counted as when nobody says
-MOST_SERIES = 32  # in one event
+MOST_SERIES = 32  # that a cell tells of: the largest
+WHOLE_S = 3600.0  # so often the whole list is told: whoever reads a part of the log knows what changes are about
+CROWDED_S = 600.0  # ... and so often where there are more than that, and others may be the largest by now
 
 
 def wanted_of(jobs: Iterable[JobRecord], asked: Mapping[SeriesKey, float]) -> dict[SeriesKey, float]:
@@ -48,21 +51,40 @@ def asked_of_ray(snapshot: RaySnapshot, fleet: FleetState, wishes: Sequence[Wish
 
 
 def demand_change(
-    asked: Mapping[SeriesKey, float], last: DemandChanged | None, cell: str, now_s: float, quiet_s: float
+    asked: Mapping[SeriesKey, float], last: Told | None, cell: str, now_s: float, quiet_s: float
 ) -> list[DemandChanged]:
     """What is new, unless something was told within `quiet_s`: then it is told later. So tasks that come and go at any
-    rate fill no log."""
-    largest = sorted(asked.items(), key=lambda part: (-part[1], part[0]))[:MOST_SERIES]
-    told = tuple(asked_of(key, round(amount, 4)) for key, amount in largest)
-    if told == (last.asked if last else ()) or (last is not None and 0 <= now_s - last.at_s < quiet_s):
+    rate fill no log; and a busy cell tells what has changed, not all that is asked for. Nothing of it is rounded away:
+    how often demand rose is what forecasts are made of."""
+    if last is not None and 0 <= now_s - last.at_s < quiet_s:
         return []
-    return [DemandChanged(at_s=now_s, cell=cell, asked=told)]
+    now = {key: round(amount, 4) for key, amount in asked.items() if round(amount, 4)}
+    if last is None:
+        return [_whole(now, cell, now_s)] if now else []
+    known = set(last.keys)
+    fresh = _largest_first({key: amount for key, amount in now.items() if key not in known})
+    before = enumerate(zip(last.keys, last.amounts, strict=True))
+    changes = tuple((place, now.get(key, 0.0)) for place, (key, amount) in before if now.get(key, 0.0) != amount)
+    room, age_s = MOST_SERIES - len(last.keys), now_s - last.whole_at_s
+    if (changes or fresh) and (not now or not 0 <= age_s < WHOLE_S or (len(fresh) > room and age_s >= CROWDED_S)):
+        return [_whole(now, cell, now_s)]
+    more = tuple(asked_of(*each) for each in fresh[:room])
+    return [DemandChanged(at_s=now_s, cell=cell, asked=more, goes_on=True, changes=changes)] if changes or more else []
+
+
+def _whole(now: Mapping[SeriesKey, float], cell: str, now_s: float) -> DemandChanged:
+    largest = _largest_first(now)[:MOST_SERIES]
+    return DemandChanged(at_s=now_s, cell=cell, asked=tuple(asked_of(*each) for each in largest))
+
+
+def _largest_first(asked: Mapping[SeriesKey, float]) -> list[Part]:
+    return sorted(asked.items(), key=lambda part: (-part[1], part[0]))
 
 
 def lost_demand(fleet: FleetState, cells: Collection[str], now_s: float) -> list[DemandChanged]:
     """Of cells that the fleet no longer has, and that nobody else will tell of."""
     told = fleet.asked
-    return [DemandChanged(at_s=now_s, cell=cell) for cell in sorted(told) if told[cell].asked and cell not in cells]
+    return [DemandChanged(at_s=now_s, cell=cell) for cell in sorted(told) if told[cell].wanted and cell not in cells]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ Ticks lie --tick-s apart. Dollars count from each launch until the last submissi
 
     reactive      nothing is bought before it is asked for
     head-room N   as many nodes as are wanted, and N more (or, of nodes with several GPUs, a part of one), at all times;
-                  others are let go after --idle-s, or (marked "quick") after as long as a boot takes, as ours does: the
-                  better one counts
+                  others are let go after --idle-s, or (marked "quick") after as long as a boot takes, or ("quickest")
+                  as soon as ours lets go of nodes: the best one counts
     ours          buys ahead and lets go by the forecast of growth, at the default price of waiting
     clairvoyant   knows which jobs will be submitted until a node that is launched now has booted, and a tick longer
 
@@ -135,14 +135,16 @@ def replay_all(trace: Trace, options: argparse.Namespace) -> Result:
     print(f"\n{trace.name}: {len(trace.jobs)} jobs", file=sys.stderr)
     reactive = run("reactive", plain, Nothing())
     rooms = head_rooms(options)
+    quick = replace(scenario, settings=replace(scenario.settings, spare_timeout_s=options.boot_s))
     curve = [run(f"head-room {n:g}", plain, HeadRoom(n * options.gpus_per_node)) for n in rooms]
-    curve += [run(f"head-room {n:g}, quick", scenario, HeadRoom(n * options.gpus_per_node)) for n in (0.0, *rooms)]
+    for how, where in (("quick", quick), ("quickest", scenario)):
+        curve += [run(f"head-room {n:g}, {how}", where, HeadRoom(n * options.gpus_per_node)) for n in (0.0, *rooms)]
     others = []
     for factor in options.factors:
         other = replace(scenario, settings=replace(scenario.settings, waiting_factor=factor))
         others.append(run(f"ours, waiting x {factor:g}", other, Learned(other.settings)))
     ours = run(f"ours (x {scenario.settings.waiting_factor:g})", scenario, Learned(scenario.settings))
-    clairvoyant = run("clairvoyant", scenario, Clairvoyant(trace.jobs, scenario.key, reach_s, options.tick_s))
+    clairvoyant = run("clairvoyant", quick, Clairvoyant(trace.jobs, scenario.key, reach_s, options.tick_s))
     found = Result(trace.name, reactive, tuple(curve), ours, tuple(others), clairvoyant)
     for note in notes_of(found, trace):
         print(f"  {note}", file=sys.stderr)
@@ -172,7 +174,7 @@ def tell(name: str, outcome: Outcome, reactive: Outcome) -> None:
     more = outcome.uusd / reactive.uusd if reactive.uusd else 1.0
     dollars = f"${outcome.uusd / USD:,.0f} ({more:.3f} x reactive)"
     print(
-        f"  {name:22} wait mean {wait:6.0f} s, p90 {p90:6.0f} s  {dollars}  {outcome.launches} nodes", file=sys.stderr
+        f"  {name:25} wait mean {wait:6.0f} s, p90 {p90:6.0f} s  {dollars}  {outcome.launches} nodes", file=sys.stderr
     )
 
 
@@ -233,7 +235,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--factors",
         type=float,
         nargs="*",
-        default=[4.0, 20.0, 30.0, 60.0],
+        default=[4.0, 8.0, 30.0, 60.0],
         help="further prices of waiting, in node prices",
     )
     parser.add_argument("--seed", type=int, default=0)

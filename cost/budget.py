@@ -153,10 +153,14 @@ class Purses:
                 self._purses[key] = replace(purse, rate_uusd_per_h=purse.rate_uusd_per_h + (price or 0))
         return ""
 
-    def too_poor(self, price_uusd_per_h: int | None) -> list[str]:
-        """Jobs whose own budget, or their tenant's or the fleet's, does not pay for one more of this price."""
+    def too_poor(self, price_uusd_per_h: int | None, job_ids: Collection[str]) -> dict[str, str]:
+        """Of these jobs (of all open ones, where nobody is named) those that cannot pay for one more of this price,
+        each with what of its own is short: its budget, its tenant's or the fleet's. One that is too new to be known
+        here is told when it is refused again."""
+        asking = [job_id for job_id in job_ids or self._tenant_of if job_id in self._tenant_of]
         whole = self._short(((Scope.FLEET, ""),), price_uusd_per_h)
-        return [job_id for job_id in self._tenant_of if whole or self._short(self._keys(job_id), price_uusd_per_h)]
+        short = {job_id: whole or self._short(self._keys(job_id), price_uusd_per_h) for job_id in asking}
+        return {job_id: why for job_id, why in short.items() if why}
 
     def closed(self) -> dict[str, str]:
         """Jobs for which nothing can be bought any more, with the reason: their budget does not even last as it is."""

@@ -70,7 +70,7 @@ class Ledger:
     jobs: dict[str, JobHistory] = field(default_factory=dict)
     timelines: dict[str, Timeline] = field(default_factory=dict)  # by job
     prices: dict[str, PriceHistory] = field(default_factory=dict)  # by market
-    simulated: bool = False  # the local cloud: every amount is a pretence
+    simulated: bool = False  # the local cloud, or emulators: every amount is a pretence
     minimum_ms: Mapping[str, int] = field(default_factory=lambda: MINIMUM_BILLED_MS)  # by cloud
     offers: dict[str, Offer] = field(default_factory=dict)  # by market: the last that was asked for there
     _nodes_of_job: dict[str, dict[str, None]] = field(default_factory=dict, repr=False)
@@ -243,7 +243,8 @@ class Ledger:
                 self._books.heard_of_node(launch_id, from_ms)
 
     def _moves(self, event: MoveRequested) -> None:
-        self._known_job(event.job_id).rests.stops_ms.append(to_ms(event.at_s))
+        rests = self._known_job(event.job_id).rests
+        (rests.called_off_ms if event.called_off else rests.stops_ms).append(to_ms(event.at_s))
 
     def _held(self, event: HoldingChanged) -> None:
         node = self.nodes.get(event.launch_id)

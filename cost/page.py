@@ -69,7 +69,7 @@ class Report:
 
 def render_page(report: Report) -> str:
     total, simulated = report.days.total, report.days.simulated
-    note = '<p class="simulated">Simulated: the local cloud bills nothing.</p>' if simulated else ""
+    note = '<p class="simulated">Simulated: nothing is billed.</p>' if simulated else ""
     made = datetime.fromtimestamp(report.days.until_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
     parts = [
         f"<h1>Cost of {escape(report.fleet)}</h1><p>up to {made}</p>{note}",

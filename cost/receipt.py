@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
+from tradewind.cost import catalog
 from tradewind.cost.account import Entry, NodeAccount
 from tradewind.cost.compare import SingleCloud, cheapest_single_cloud
 from tradewind.cost.energy import Footprint
@@ -24,6 +26,7 @@ from tradewind.model import Capacity, EndReason
 from tradewind.states import JobState
 from tradewind.units import MS_PER_H, to_ms
 
+OLD_LIST_S = 180 * 86400.0  # a price list that is older is told of
 Part = tuple[NodeAccount, tuple[Entry, ...]]  # a node, and those of its entries that are looked at
 
 
@@ -105,11 +108,22 @@ class Receipt(Figures):
     uusd_per_million_samples: int | None = None
     utilisation: Utilisation | None = None  # of the accelerators that it held
     single_cloud: SingleCloud | None = None
+    old_lists_days: dict[str, int] = field(default_factory=dict)  # cloud -> the age of the price list, where it is old
     forecast: Forecast | None = None
     estimates: Estimates = field(default_factory=Estimates)
     footprint: Footprint | None = None  # electricity and carbon of what it held
     sci_g_per_step: float | None = None  # Software Carbon Intensity: gCO2e by steps that count
     sci_g_per_million_samples: float | None = None
+
+    def __str__(self) -> str:
+        """As `tradewind cost JOB` prints it."""
+        from tradewind.cost.render import render_receipt
+
+        return render_receipt(self)
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """In notebooks."""
+        printer.text(str(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +140,16 @@ class Bill(Figures):
     rate_uusd_per_h: int  # of the nodes that are billed now
     utilisation: Utilisation | None = None
     single_cloud: SingleCloud | None = None
+    old_lists_days: dict[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """As `tradewind cost` prints it."""
+        from tradewind.cost.render import render_bill
+
+        return render_bill(self)
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        printer.text(str(self))
 
 
 def receipt(ledger: Ledger, job_id: str, now_s: float, intensity: Intensity | None = None) -> Receipt:
@@ -163,6 +187,7 @@ def receipt(ledger: Ledger, job_id: str, now_s: float, intensity: Intensity | No
         uusd_per_million_samples=_each(paid_uusd, progress.samples, 1_000_000),
         utilisation=_utilisation(parts),
         single_cloud=_single_cloud(markets),
+        old_lists_days=_old_lists_days(markets, now_s),
         forecast=forecast(ledger, job_id, figures.total_uusd, now_s),
         estimates=estimate(job.saves, until_ms),
         footprint=footprint,
@@ -192,6 +217,7 @@ def bill(ledger: Ledger, now_s: float) -> Bill:
         rate_uusd_per_h=sum(account.price_uusd_per_h or 0 for account in accounts if account.ended_ms is None),
         utilisation=_utilisation(parts),
         single_cloud=_single_cloud(markets),
+        old_lists_days=_old_lists_days(markets, now_s),
     )
 
 
@@ -266,6 +292,14 @@ def _single_cloud(markets: Sequence[MarketLine]) -> SingleCloud | None:
     for line in markets:
         hours[line.accelerator] = hours.get(line.accelerator, 0.0) + line.accelerator_hours
     return None if not hours or "" in hours else cheapest_single_cloud(hours)
+
+
+def _old_lists_days(markets: Sequence[MarketLine], now_s: float) -> dict[str, int]:
+    """Of the clouds that were used, and of the one that they are compared with."""
+    other = _single_cloud(markets)
+    clouds = {line.market.partition("/")[0] for line in markets} | ({other.cloud} if other else set())
+    ages_s = catalog.load().stale(now_s, OLD_LIST_S)
+    return {cloud: int(ages_s[cloud] // 86400) for cloud in sorted(clouds) if cloud in ages_s}
 
 
 def _labels(labels: Sequence[Label], parts: Iterable[Part]) -> dict[Label, int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tradewind.cost.compare import SingleCloud
 from tradewind.cost.energy import Footprint
 from tradewind.cost.figures import Line, Summary
 from tradewind.cost.labels import Label
@@ -160,14 +161,28 @@ def _figure_lines(figures: Figures, mark: str) -> list[str]:
 
 def _compared_lines(figures: Receipt | Bill, mark: str) -> list[str]:
     lines = []
-    if figures.single_cloud is not None and not figures.unpriced_nodes:
-        other, total = figures.single_cloud.cost_uusd, figures.total_uusd
-        verdict = f"{format_usd(abs(other - total))} {'more' if other >= total else 'less'} than here"
-        lines.append(f"one cloud  {format_usd(other)} on {figures.single_cloud.cloud} at its cheapest{mark}: {verdict}")
+    if figures.single_cloud is not None and not figures.unpriced_nodes and _has_several_clouds(figures):
+        lines.append(_one_cloud_line(figures.single_cloud, figures.total_uusd, mark))
+    if figures.old_lists_days:
+        ages = ", ".join(f"{cloud} {days} days" for cloud, days in figures.old_lists_days.items())
+        lines.append(f"prices     by lists that are old: {ages}; `tradewind catalog refresh` asks for new ones")
     if figures.utilisation is not None:
         use = figures.utilisation
         lines.append(f"use        {use.allocated:.0%} allocated, {use.busy:.0%} busy, {use.useful:.0%} useful")
     return lines
+
+
+def _has_several_clouds(figures: Receipt | Bill) -> bool:
+    """Who bought on one cloud alone did not choose between clouds: there is nothing to compare."""
+    return len({line.market.partition("/")[0] for line in figures.markets}) > 1
+
+
+def _one_cloud_line(other: SingleCloud, total_uusd: int, mark: str) -> str:
+    """The comparison is with what nobody can buy: no waste, no loss, always the cheapest machine."""
+    ideal = f"{other.cloud} alone, always its cheapest machine, nothing lost or idle"
+    if other.cost_uusd >= total_uusd:
+        return f"one cloud  {format_usd(other.cost_uusd)} on {ideal}{mark}: even so dearer than here"
+    return f"one cloud  no less than {format_usd(other.cost_uusd)}: on {ideal}{mark}"
 
 
 def _job_figure_lines(receipt: Receipt, mark: str) -> list[str]:
@@ -190,15 +205,20 @@ def _job_figure_lines(receipt: Receipt, mark: str) -> list[str]:
         lines.append(_footprint_line(receipt.footprint, mark))
     if receipt.sci_g_per_step is not None:
         samples = receipt.sci_g_per_million_samples
-        more = f", {samples:.3g} g per million samples" if samples is not None else ""
-        lines.append(f"carbon     {receipt.sci_g_per_step:.3g} g CO2e per step{more}{mark}")
+        more = f", {_three(samples)} g per million samples" if samples is not None else ""
+        lines.append(f"carbon     {_three(receipt.sci_g_per_step)} g CO2e per step{more}{mark}")
     return lines
 
 
 def _footprint_line(found: Footprint, mark: str) -> str:
-    carbon = "carbon unknown" if found.total_g is None else f"{found.total_g / 1000:.3g} kg CO2e"
+    carbon = "carbon unknown" if found.total_g is None else f"{_three(found.total_g / 1000)} kg CO2e"
     hourly = ", grid by the hour" if found.hourly else ""
-    return f"energy     {found.kwh:.3g} kWh, {carbon} ({found.known}, PUE {found.pue:.2f}{hourly}){mark}"
+    return f"energy     {_three(found.kwh)} kWh, {carbon} ({found.known}, PUE {found.pue:.2f}{hourly}){mark}"
+
+
+def _three(amount: float) -> str:
+    """Three digits, and never 1e+03."""
+    return f"{amount:,.0f}" if amount >= 100 else f"{amount:.3g}"
 
 
 def _maybe(amount_uusd: int | None) -> str:

@@ -18,6 +18,7 @@ class Turn(NamedTuple):
 class Rests:
     turns: dict[Turn, bool] = field(default_factory=dict)  # whether the phase that begins is a rest
     stops_ms: list[int] = field(default_factory=list)  # when the job was told to stop: who ends does not rest
+    called_off_ms: list[int] = field(default_factory=list)  # ... and when that was taken back
 
     def by_ms(self, now_ms: int, ended_ms: int | None) -> int:
         until_ms = now_ms if ended_ms is None else min(now_ms, ended_ms)
@@ -36,5 +37,9 @@ class Rests:
         """Of one rest, which ends when the job is told to stop; none where it was told so before."""
         if since_ms is None:
             return 0
-        stop_ms = next((at for at in self.stops_ms if worked_ms <= at <= until_ms), until_ms)
+        stops_ms = (at for at in self.stops_ms if worked_ms <= at <= until_ms and not self._is_taken_back(at, until_ms))
+        stop_ms = next(stops_ms, until_ms)
         return max(0, stop_ms - since_ms)
+
+    def _is_taken_back(self, stop_ms: int, until_ms: int) -> bool:
+        return any(stop_ms <= at <= until_ms for at in self.called_off_ms)

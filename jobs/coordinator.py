@@ -12,50 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tradewind.events import CheckpointCommitted, PhaseChanged, StepCommitted, encode
+from tradewind.events import CheckpointCommitted, PhaseChanged, StepCommitted
 from tradewind.jobs.commits import Commits
 from tradewind.jobs.meeting import Meeting
 from tradewind.jobs.membership import Arrival, Change, Roster
+from tradewind.jobs.outbox import Outbox
 from tradewind.model import COORDINATOR_PREFIX, RAY_NAMESPACE, Phase, Target, Wish
-
-Report = PhaseChanged | StepCommitted | CheckpointCommitted
-MAX_UNREAD = 20_000  # reports kept for an agent that does not come
-
-
-class Outbox:
-    """Reports with increasing sequence numbers, kept until they are acknowledged.
-
-    The first reader says after which sequence it wants to go on: a coordinator of a driver that was started again goes
-    on counting there, so that the log does not take its reports for repetitions.
-    """
-
-    def __init__(self, limit: int = MAX_UNREAD) -> None:
-        self._waiting: deque[Report] = deque(maxlen=limit)
-        self._base = 0  # sequence of the last report that has left
-        self.ever_read = False
-
-    def put(self, report: Report) -> None:
-        if len(self._waiting) == self._waiting.maxlen and self.ever_read:
-            self._base += 1  # the oldest falls out, its number is not used again
-        self._waiting.append(report)
-
-    def read(self, after_sequence: int) -> list[bytes]:
-        if not self.ever_read:
-            self.ever_read, self._base = True, max(0, after_sequence)
-        while self._waiting and self._base < after_sequence:
-            self._waiting.popleft()
-            self._base += 1
-        first = self._base + 1
-        return [encode(replace(report, sequence=first + at)) for at, report in enumerate(self._waiting)]
-
-    @property
-    def empty(self) -> bool:
-        return not self._waiting
 
 
 @dataclass(slots=True)
@@ -142,6 +108,7 @@ class Coordinator:
         self._has_told = False  # of any phase
         self._handover = Handover()
         self._meeting = Meeting(self._formed, self._lost)
+        self._least = 1
         self._commits: Commits | None = None
         self._stall = Stall(time.monotonic())
         self._hazard = Hazard(time.monotonic())
@@ -150,8 +117,13 @@ class Coordinator:
     # --- the platform's agent
 
     async def poll(self, after_sequence: int) -> dict[str, Any]:
-        """Reports after `after_sequence` (which acknowledges those up to it), and what the job could use."""
-        return {"events": self._outbox.read(after_sequence), "wish": asdict(self._wish) if self._wish else None}
+        """Reports after `after_sequence` (which acknowledges those up to it), what the job could use, and what it is
+        granted: whoever grants sees whether it was heard."""
+        return {
+            "events": self._outbox.read(after_sequence),
+            "wish": asdict(self._wish) if self._wish else None,
+            "target": asdict(self._target) if self._target else None,
+        }
 
     async def set_target(
         self, epoch: int, replicas: int, deadline_s: float | None = None, replica_workers: int = 1
@@ -160,6 +132,9 @@ class Coordinator:
         if self._target is not None and epoch <= self._target.epoch:
             return False
         self._target = Target(epoch, replicas, deadline_s, replica_workers)
+        if replicas:  # a rest that nobody has heard of yet is off
+            self._handover.rest = False
+            self._meeting.need(self._least)
         return True
 
     # --- the control loop
@@ -172,6 +147,7 @@ class Coordinator:
     ) -> None:
         self._progress.attempt, self._progress.workers, self._progress.steps_per_s = attempt, workers, None
         self._handover.attempt = 0
+        self._least = least
         self._meeting.begin(attempt, least, replica, whole)
 
     def _formed(self, roster: Roster) -> None:
@@ -241,7 +217,9 @@ class Coordinator:
 
     async def meet(self, arrival: dict[str, Any]) -> dict[str, Any] | None:
         """A member waits for the next roster; None says that it is not part of the group any more."""
-        if arrival["epoch"] and not arrival["broken"]:
+        if arrival["epoch"] and self._meeting.is_short:
+            self._turn(Phase.RESTARTING, f"{self._progress.workers} of at least {self._least} workers are left")
+        elif arrival["epoch"] and not arrival["broken"]:
             self._turn(Phase.RESIZING, "workers come or go")
         return await self._meeting.meet(Arrival(**arrival))
 
@@ -282,8 +260,13 @@ class Coordinator:
         )
 
     async def ask(self, attempt: int, reason: str, rest: bool = False) -> int:
-        """Ask the workers to save at a step boundary, and to end there (`rest`). Returns the number of the request."""
+        """Ask the workers to save at a step boundary, and to end there (`rest`). Returns the number of the request.
+        Who is to end need not be many: survivors that wait for others meet at once, and save what they hold. A request
+        to rest may be older than the last grant: then that holds, and it is one to save."""
+        rest = rest and not (self._target and self._target.replicas)
         self._handover.id += 1
+        if rest:
+            self._meeting.need(1)
         self._handover.attempt, self._handover.reason, self._handover.rest = attempt, reason, rest
         self._wake()
         return self._handover.id
@@ -314,9 +297,9 @@ class Coordinator:
         now.step, now.first_step, now.total_steps = after_step, after_step + 1, total_steps
         await self.phase(Phase.TRAINING, f"from step {after_step + 1}")
 
-    async def saving(self, attempt: int, on: bool) -> None:
+    async def saving(self, attempt: int, on: bool, why: str = "") -> None:
         if attempt == self._progress.attempt:
-            await self.phase(Phase.CHECKPOINTING if on else Phase.TRAINING)
+            await self.phase(Phase.CHECKPOINTING if on else Phase.TRAINING, why)
 
     async def committed(
         self,

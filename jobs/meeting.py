@@ -53,6 +53,17 @@ class Meeting:
                 self._lost([self.now.roster.members.index(member) for member in standing])
             self._set(membership.lose(self.now, lost))
 
+    def need(self, least: int) -> None:
+        """So many must meet from now on. A smaller group that stands (it was only to save, and end) is called, and
+        waits for others."""
+        self._set(membership.need(self.now, least))
+        if self.is_short and not self._over:
+            self._set(membership.call(self.now))
+
+    @property
+    def is_short(self) -> bool:
+        return self.now.roster is not None and len(self.now.roster.members) < self.now.least
+
     def call_the_roll(self, patience_s: float) -> None:
         """No step is taken: everybody shall leave the collective and come. Who does not within `patience_s` is lost."""
         if self.now.roster is not None and not self._over:

@@ -186,14 +186,16 @@ class Member:
         self._saves.save_last(self._kept, self.done, self._metrics(), self._order, self._group)
 
     def _rest(self) -> None:
-        """Save, wait until it is committed, and end. Who cannot save goes on; it is asked again."""
+        """Save, wait until it is committed, and end. Who cannot save goes on and says so; it is asked again."""
         import ray
 
+        why = ""
         if scribe := self._books.scribe:
             scribe.saving(True)
         try:
             self._save_last()
         except JobError as error:
+            why = error.message
             logger.warning("it cannot rest: %s", error)
         else:
             if not self._is_broken:
@@ -201,7 +203,7 @@ class Member:
                 ray.get(self._coordinator.finished.remote())  # who ends now is not lost
                 raise Resting
         if scribe:
-            scribe.resume()
+            scribe.resume(why)
 
     def _metrics(self) -> dict[str, Any]:
         return {"step": self.done, "loss": self.loss, "workers": self.world}

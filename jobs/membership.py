@@ -172,6 +172,11 @@ def settle(now: Membership) -> Membership:
     )
 
 
+def need(now: Membership, least: int) -> Membership:
+    """From now on so many are enough. Fewer are, for those that are only to save what they hold, and end."""
+    return replace(now, least=least)
+
+
 def call(now: Membership) -> Membership:
     """Have everybody come, whatever it is doing."""
     return replace(now, called=now.roster is not None)

@@ -107,9 +107,9 @@ class Scribe:
         self.flush()
         self._coordinator.saving.remote(self._attempt, on)
 
-    def resume(self) -> None:
-        """Steps are taken again: what passed until now was not theirs."""
-        self._coordinator.saving.remote(self._attempt, False)
+    def resume(self, why: str = "") -> None:
+        """Steps are taken again: what passed until now was not theirs. `why`: the save did not succeed."""
+        self._coordinator.saving.remote(self._attempt, False, why)
         self._began_s = time.time()
 
 

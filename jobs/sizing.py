@@ -163,7 +163,9 @@ def decide(group: Group, limits: Limits, target: Target | None, fits: int, nodes
     if wanted < limits.min_workers or wanted == group.size:
         return Keep()
     grows = wanted > group.size
-    return Resize(wanted, f"room for {fits} workers" if grows else f"{goal(limits, target)} workers granted")
+    number = fits if grows else goal(limits, target)
+    workers = f"{number} worker{'' if number == 1 else 's'}"
+    return Resize(wanted, f"room for {workers}" if grows else f"{workers} granted")
 
 
 def may_start(fits: int, least: int, goal: int, first: bool, waited_s: float, settle_s: float) -> bool:

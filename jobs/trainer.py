@@ -11,8 +11,8 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from tradewind.model import GRANT_ENV, JOB_ID_ENV, RUN_ENV, STORAGE_ENV, Phase, 
 
 if TYPE_CHECKING:
     from tradewind.jobs.run import Run
+    from tradewind.jobs.settings import RunSettings
 
 logger = logging.getLogger(__name__)
 
@@ -85,53 +86,73 @@ def fit(
     `curve` write down every sample and every loss. When no step is taken for `hang_timeout_s` (and four times longer
     than ever before), workers that do not answer are replaced.
     """
-    import ray
+    from tradewind.jobs.settings import RunSettings
 
-    if not ray.is_initialized():
-        ray.init(log_to_driver=True, logging_level="warning")
+    _join_ray()
     given_id = _given_id()
     job_id = given_id or _driver_id()
     asked = _submitted(job_id)
     limits = _limits(workers if workers is not None else (asked.min_workers, asked.max_workers))
-    worker = dict(resources if resources is not None else asked.resources)
-    labels = labels if labels is not None else asked.labels
-    name = name or os.environ.get(RUN_ENV) or given_id or f"run-{uuid.uuid4().hex[:8]}"
-    where = _place(storage or os.environ.get(STORAGE_ENV) or DEFAULT_STORAGE, name)
     layout = Layout.parse(parallel, limits.min_workers)
     _check_choices(limits, layout, precision, on_nan)
-    limits = limits.in_replicas(layout.replica_size)
-
-    from tradewind.jobs.settings import RunSettings
-
+    wish = _wish(asked, limits.in_replicas(layout.replica_size), resources, labels)
+    name = name or os.environ.get(RUN_ENV) or given_id or f"run-{uuid.uuid4().hex[:8]}"
     settings = RunSettings(
         job_id=job_id,
-        where=where,
+        where=_place(storage or os.environ.get(STORAGE_ENV) or DEFAULT_STORAGE, name),
         checkpoint_every=checkpoint_every,
         checkpoint_every_s=checkpoint_every_s,
         keep=keep,
         seed=seed,
-        threads=max(1, int(worker.get("CPU", 1))),
-        max_workers=limits.max_workers,
+        threads=max(1, int(wish.resources.get("CPU", 1))),
+        max_workers=wish.max_workers,
         layout=layout,
         precision=precision,
         on_nan=on_nan,
         ledger=_absolute(ledger),
         curve=_absolute(curve),
     )
-    coordinator = coordinators.start(job_id)
-    bounds = limits.min_workers, limits.max_workers
-    wish = Wish(job_id, *bounds, worker, dict(labels or {}), replica_workers=limits.replica, can_move=True)
-    coordinator.keep_checkpoints.remote(where, keep, str(layout))
+    with _coordinator_of(settings, wish, hang_timeout_s, name) as coordinator:
+        with ProgressLine(coordinator, name) if progress else contextlib.nullcontext():
+            _run(train, settings, coordinator, wish, max_failures, settle_s)
+        return _result(name, settings.where, coordinator)
+
+
+def _join_ray() -> None:
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(log_to_driver=True, logging_level="warning")
+
+
+def _wish(asked: Wish, limits: Limits, resources: Mapping[str, float] | None, labels: Mapping[str, str] | None) -> Wish:
+    """What the user says, and for the rest what the job was submitted with."""
+    return Wish(
+        asked.job_id,
+        limits.min_workers,
+        limits.max_workers,
+        dict(resources if resources is not None else asked.resources),
+        dict((labels if labels is not None else asked.labels) or {}),
+        replica_workers=limits.replica,
+        can_move=True,
+    )
+
+
+@contextlib.contextmanager
+def _coordinator_of(settings: RunSettings, wish: Wish, hang_timeout_s: float, name: str) -> Iterator[Any]:
+    """Knows what the run wants, until it has told how that ended."""
+    import ray
+
+    coordinator = coordinators.start(settings.job_id)
+    coordinator.keep_checkpoints.remote(settings.where, settings.keep, str(settings.layout))
     coordinator.watch_for_hangs.remote(hang_timeout_s)
     coordinator.declare.remote(asdict(wish))
     coordinator.phase.remote(Phase.STARTING.value, "the run starts", 0)
     try:
-        with ProgressLine(coordinator, name) if progress else contextlib.nullcontext():
-            _run(train, settings, coordinator, wish, limits, max_failures, settle_s)
-        return _result(name, where, coordinator)
+        yield coordinator
     finally:
         try:
-            _farewell(job_id, coordinator)
+            _farewell(settings.job_id, coordinator)
         except ray.exceptions.RayError as error:  # the cluster is gone; why `fit` ends matters more
             logger.warning("the end of %s could not be told: %s", name, error)
 
@@ -169,7 +190,7 @@ def _limits(workers: int | tuple[int, int]) -> Limits:
 def _submitted(job_id: str) -> Wish:
     """What the platform was asked for when this job was submitted, else the least."""
     given = os.environ.get(GRANT_ENV)
-    return Wish(**json.loads(given)) if given else Wish(job_id, 1, 1, {"CPU": 1})
+    return replace(Wish(**json.loads(given)), job_id=job_id) if given else Wish(job_id, 1, 1, {"CPU": 1})
 
 
 def _given_id() -> str:
@@ -188,10 +209,9 @@ def _driver_id() -> str:
 
 def _run(
     train: Callable[[Run], Any],
-    settings: Any,
+    settings: RunSettings,
     coordinator: Any,
     wish: Wish,
-    limits: Limits,
     max_failures: int,
     settle_s: float,
 ) -> None:
@@ -202,6 +222,7 @@ def _run(
     from tradewind.jobs.ray_train import ElasticOrder, ElasticTrainer
     from tradewind.jobs.run import work
 
+    limits = Limits(wish.min_workers, wish.max_workers, wish.replica_workers)
     warm = spares.environment(settings.job_id, ray.get_runtime_context().runtime_env)
     order = ElasticOrder(
         settings.job_id,

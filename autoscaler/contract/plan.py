@@ -18,7 +18,8 @@ from tradewind.units import format_duration, format_usd
 _NEAR = 1.05  # a cost that is so near to the least is as good
 _POINTS = (1.0, 1.05, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0)  # x the shortest time
 HELP_PLAYS = 200
-LIKELY = 0.5  # a contract that is kept less often is called unlikely
+SURE = 0.95  # a contract that is kept so often is answered with a plain yes
+LIKELY = 0.5  # one that is kept less often is called unlikely
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +48,13 @@ class Answer:
     on_demand: Price
     spot: tuple[Price, ...] = ()  # the markets that were looked at, the cheapest first
     asked_s: float | None = None  # the deadline that was asked for, from now on
+    budget_uusd: int | None = None  # that was asked for; the curve is without it
 
 
 def plan(view: ContractView, plays: int = 400, seed: int = 0) -> Answer:
     """`view` is that of a job that has not begun. Without a deadline, the costs are those of unlimited patience."""
     shortest_s = view.restart_s + view.work_left_s / view.speeds[view.fastest - 1]
-    curve = tuple(_curve(view, shortest_s, max(plays // 4, 20), seed))
+    curve = tuple(_curve(view, shortest_s, plays, seed))
     cheapest = next(point for point in curve if point.cost_uusd <= _NEAR * curve[-1].cost_uusd)
     least_uusd = _least_uusd(view)
     problems = tuple(_problems(view, shortest_s, least_uusd, curve))
@@ -68,23 +70,35 @@ def plan(view: ContractView, plays: int = 400, seed: int = 0) -> Answer:
         found,
         Price(view.on_demand_key, view.on_demand_uusd_per_h),
         tuple(Price(each.key, each.price_uusd_per_h) for each in view.spot),
-        None if view.deadline_at_s is None else view.deadline_at_s - view.now_s,
+        _asked_s(view),
+        view.budget_left_uusd,
     )
 
 
 def _curve(view: ContractView, shortest_s: float, plays: int, seed: int) -> Iterator[Point]:
-    """Expected costs never rise with more time: who has more may always do the same."""
-    least = math.inf
-    for deadline_s in _deadlines_s(view, shortest_s):
-        asked = replace(view, deadline_at_s=view.now_s + deadline_s, budget_left_uusd=None)
-        least = min(least, outlook(asked, plays, seed).cost_uusd)
-        yield Point(deadline_s, round(least), sized(asked).replicas)
+    """Expected costs never rise with more time: who has more may always do the same. With the plays and the seed of the
+    outlook: what stands for the deadline that was asked for is what the outlook says, and the others give way to it."""
+    views = {
+        deadline_s: replace(view, deadline_at_s=view.now_s + deadline_s, budget_left_uusd=None)
+        for deadline_s in _deadlines_s(view, shortest_s)
+    }
+    played = {deadline_s: outlook(asked, plays, seed).cost_uusd for deadline_s, asked in views.items()}
+    asked_s = _asked_s(view)
+    floor, least = played.get(asked_s or 0.0, 0), max(played.values())
+    for deadline_s, cost_uusd in played.items():
+        is_before = asked_s is not None and deadline_s < asked_s
+        least = min(least, max(cost_uusd, floor) if is_before else cost_uusd)
+        yield Point(deadline_s, least, sized(views[deadline_s]).replicas)
+
+
+def _asked_s(view: ContractView) -> float | None:
+    return None if view.deadline_at_s is None else view.deadline_at_s - view.now_s
 
 
 def _deadlines_s(view: ContractView, shortest_s: float) -> list[float]:
     """Whole minutes, each once; the one that was asked for among them."""
     found = {math.ceil(shortest_s * factor / 60.0 + 1.0) * 60.0 for factor in _POINTS}
-    asked_s = 0.0 if view.deadline_at_s is None else view.deadline_at_s - view.now_s
+    asked_s = _asked_s(view) or 0.0
     near = [each_s for each_s in found if abs(each_s - asked_s) < 0.02 * asked_s]
     return sorted(found.difference(near) | {asked_s} if asked_s >= shortest_s else found)
 
@@ -112,7 +126,7 @@ def _problems(
 
 def _dearer(view: ContractView, curve: tuple[Point, ...]) -> str:
     """With the deadline that was asked for, where it can be kept; and with all the time in the world."""
-    asked_s = 0.0 if view.deadline_at_s is None else view.deadline_at_s - view.now_s
+    asked_s = _asked_s(view)
     asked = [point for point in curve if point.deadline_s == asked_s]
     found = [*asked, curve[-1]] if curve[-1] not in asked else asked
     texts = (f"{format_usd(point.cost_uusd)} with a deadline of {format_duration(point.deadline_s)}" for point in found)
@@ -136,8 +150,9 @@ def _summary(view: ContractView, found: Outlook | None) -> str:
         return "there is no work to do, and nothing to pay"
     if view.deadline_at_s is None and view.budget_left_uusd is None:
         return "nothing was promised: spot where there is some"
-    word = "can be kept" if found.chance >= LIKELY else "can be kept, but is unlikely to be"
-    said = f"the contract {word}: {found.chance:.0%}"
+    said = f"the contract can be kept, with a chance of {found.chance:.0%}" + (
+        "" if found.chance >= LIKELY else " only"
+    )
     if view.deadline_at_s is None or view.budget_left_uusd is None or found.chance >= LIKELY:
         return said
     return f"{said}; the budget comes first: within it, late perhaps, {found.budget_chance:.0%} are done"

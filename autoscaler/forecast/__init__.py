@@ -5,12 +5,14 @@ from tradewind.autoscaler.forecast.buy_ahead import NodeEconomics, Prewarm, prew
 from tradewind.autoscaler.forecast.demand_log import (
     DemandFold,
     Part,
+    Told,
     asked_of,
     key_of,
     part_of,
     spans_of_events,
     stated_by,
     states_workers,
+    told_after,
     total_of,
 )
 from tradewind.autoscaler.forecast.forecaster import Forecaster
@@ -45,6 +47,7 @@ __all__ = [
     "Span",
     "Step",
     "Steps",
+    "Told",
     "asked_of",
     "history_for_interval_s",
     "key_of",
@@ -56,6 +59,7 @@ __all__ = [
     "spans_of_events",
     "stated_by",
     "states_workers",
+    "told_after",
     "total_of",
     "unit_of",
 ]

@@ -7,6 +7,7 @@ start where it was, and people are shown what nodes are bought by.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from tradewind.autoscaler.forecast.series import SeriesKey, Span, unit_of
 from tradewind.autoscaler.shape import LabelRule, Shape
@@ -69,6 +70,33 @@ def spans_of_events(events: Iterable[AnyEvent], until_s: float) -> Mapping[Serie
     return fold.spans(until_s)
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a cell has told, as it stands. Places are kept: what is no longer asked for stands there with 0."""
+
+    at_s: float
+    whole_at_s: float = float("-inf")  # when the whole list was told; never: it is not known what changes are about
+    keys: tuple[SeriesKey, ...] = ()
+    amounts: tuple[float, ...] = ()
+
+    @property
+    def wanted(self) -> dict[SeriesKey, float]:
+        return total_of((key, amount) for key, amount in zip(self.keys, self.amounts, strict=True) if amount)
+
+
+def told_after(last: Told | None, event: DemandChanged) -> Told:
+    keys, amounts = tuple(key_of(each) for each in event.asked), [each.amount for each in event.asked]
+    if not event.goes_on:
+        return Told(event.at_s, event.at_s, keys, tuple(amounts))
+    if last is None or last.whole_at_s == float("-inf"):
+        return Told(event.at_s)  # the beginning of the log is lost: until the next whole list
+    amounts = [*last.amounts, *amounts]
+    for place, amount in event.changes:
+        if place < len(amounts):
+            amounts[place] = amount
+    return Told(event.at_s, last.whole_at_s, last.keys + keys, tuple(amounts))
+
+
 class DemandFold:
     """What is wanted at the moment, and what is over. Logs of older versions do not tell what is asked of Ray: there,
     jobs that state nothing are known by what they hold."""
@@ -77,6 +105,7 @@ class DemandFold:
         self._over: dict[SeriesKey, list[Span]] = {}
         self._jobs: dict[str, Places] = {}  # "": what is stated; else a node that is held
         self._cells: dict[str, Places] = {}  # a place for each series
+        self._told: dict[str, Told] = {}  # by cell
         self._tenants: dict[str, str] = {}
 
     def apply(self, event: AnyEvent) -> None:
@@ -130,7 +159,8 @@ class DemandFold:
             for held in self._jobs.values():
                 self._close(held, [place for place in held if place != ""], event.at_s)
         mine = self._cells.setdefault(event.cell, {})
-        amounts = total_of((key_of(each), each.amount) for each in event.asked)
+        told = self._told[event.cell] = told_after(self._told.get(event.cell), event)
+        amounts = told.wanted
         self._close(mine, [place for place, (key, _, old) in mine.items() if amounts.get(key) != old], event.at_s)
         for key, amount in amounts.items():
             mine.setdefault(key, (key, event.at_s, amount))

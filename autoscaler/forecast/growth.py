@@ -7,10 +7,11 @@ what came after such moments before. So the chances are those of all past looks,
 
     weight = (exp(-distance^2 / 2) + PRIOR / looks) * fading
 
-where the distance is between the logarithms of how often demand rose. There are two ways to count that: in the last
-step, the five before it and the thirty before those; or with rises that fade within one, six and thirty-six steps. The
-first knows when a sitting began, the second does not jump when a rise leaves a span. Neither is the better one
-everywhere, so the chances are the mean of both.
+where the distance is between the logarithms of how often demand rose. There are three ways to count that: in the last
+step, the five before it and the thirty before those; with rises that fade within one, six and thirty-six steps; or with
+rises that fade within hours. The first knows when a sitting began, the second does not jump when a rise leaves a span,
+the third tells a busy day from a quiet one, and is not misled by a few rises where they come at random. None is the
+best one everywhere, so the chances are the mean of all.
 
 How often it rose counts, not by how much: a sweep of a hundred jobs is one thing that somebody did.
 """
@@ -32,8 +33,10 @@ from tradewind.autoscaler.forecast.series import SeriesKey, Span, levels_of_span
 LOOKS = 5  # in a step
 WINDOW = 2016  # steps that are learned from: a week of five minutes
 SPANS = (1, 6, 36)  # steps
-# How far apart two counts may lie to be alike, as a difference of logarithms: counts in spans, then fading ones.
-NEAR = ((0.5, 0.7, 1.0), (0.6, 0.7, 0.8))
+SLOW = (12, 72)  # steps
+# How far apart two counts may lie to be alike, as a difference of logarithms: in spans, fading, fading slowly.
+NEAR = ((0.5, 0.7, 1.0), (0.6, 0.7, 0.8), (0.4, 0.4))
+_KINDS = tuple(np.cumsum([len(each) for each in NEAR])[:-1].tolist())  # where the signs of the next kind begin
 PRIOR = 10.0  # looks: so many unlike ones count as one alike, so that a few likenesses do not decide alone
 HALF_LIFE = 0.5  # of the window
 MODEL = "what came after similar moments"
@@ -48,8 +51,8 @@ class Growth:
         self._start_anew()
 
     def _start_anew(self) -> None:
-        spans = tuple(span * LOOKS for span in SPANS)
-        self._looks = Looks(self._window * LOOKS, LOOKS + 1, spans)
+        spans, slow = (tuple(steps * LOOKS for steps in each) for each in (SPANS, SLOW))
+        self._looks = Looks(self._window * LOOKS, LOOKS + 1, spans, slow)
         self._number: int | None = None  # of the open look, counted from the epoch
         self._outlook: Outlook | None = None  # of the growth alone; None: not reckoned since something changed
 
@@ -111,7 +114,7 @@ class Growth:
         apart = signs - self._looks.signs()[:, None]
         age = np.arange(len(rises) - 1, -1, -1, dtype=np.float32) / np.float32(self._window * LOOKS)
         fading = 0.5 ** (age / np.float32(HALF_LIFE))
-        weights = sum(weights_of(*each, fading) for each in zip(np.split(apart, len(NEAR)), NEAR, strict=True))
+        weights = sum(weights_of(*each, fading) for each in zip(np.split(apart, _KINDS), NEAR, strict=True))
         values, places = np.unique(rises, return_inverse=True)
         below = np.cumsum(np.bincount(places, weights))
         chances = np.maximum(1.0 - below / below[-1], 0.0)

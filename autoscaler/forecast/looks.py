@@ -18,18 +18,21 @@ _SMALLEST = 256
 # Rises that none count as: none and one are farther apart than one and two, and quiet looks are many.
 _NONE = 0.25
 _NONE_FADING = 0.1
+_NONE_SLOW = 0.3
 
 
 class Looks:
-    """`spans` are numbers of looks. Rises are counted twice: within the first, between the first and the second, and so
-    on; and fading, with each of them as the time in which a rise counts for 1/e."""
+    """`spans` and `slow` are numbers of looks. Rises are counted three times: within the first span, between the first
+    and the second, and so on; fading, with each span as the time in which a rise counts for 1/e; and fading slowly."""
 
-    def __init__(self, window: int, ahead: int, spans: tuple[int, ...]) -> None:
+    def __init__(self, window: int, ahead: int, spans: tuple[int, ...], slow: tuple[int, ...] = ()) -> None:
         self.length = 0
         self._window, self._ahead, self._spans = window, ahead, spans
-        self._fading = np.exp(-1.0 / np.array(spans)).astype(np.float32)
-        self._faded = slice(_SIGNS + 2 * len(spans), None)  # rows behind the signs: the fading counts themselves
-        self._table = np.zeros((_SIGNS + 3 * len(spans), _SMALLEST), dtype=np.float32)
+        self._fading = np.exp(-1.0 / np.array((*spans, *slow))).astype(np.float32)
+        self._none = np.array([_NONE_FADING] * len(spans) + [_NONE_SLOW] * len(slow), dtype=np.float32)
+        signs = len(spans) + len(self._fading)
+        self._faded = slice(_SIGNS + signs, None)  # rows behind the signs: the fading counts themselves
+        self._table = np.zeros((_SIGNS + signs + len(self._fading), _SMALLEST), dtype=np.float32)
 
     @property
     def level(self) -> float:
@@ -59,8 +62,8 @@ class Looks:
         self._sign()
 
     def settled(self) -> tuple[Column, Column]:
-        """Of each look whose outcome was seen, oldest first: its signs (sign, look), and how far demand rose after. Of
-        the signs, the first half are of counts in spans, the others of fading ones."""
+        """Of each look whose outcome was seen, oldest first: its signs (sign, look), and how far demand rose after. The
+        signs are of counts in spans, then of fading ones, then of those that fade slowly."""
         last = max(self.length - 1 - self._ahead, 0)
         rows = slice(max(last - self._window, 0), last)
         is_seen = self._table[_OUTCOME, rows] != _UNKNOWN
@@ -77,7 +80,7 @@ class Looks:
         has_risen = now > 0 and rises[now] > rises[now - 1]
         faded = self._table[self._faded, now - 1] * self._fading + has_risen if now else np.zeros_like(self._fading)
         self._table[self._faded, now] = faded
-        signs = [np.log(np.diff(counts, prepend=0.0) + _NONE), np.log(faded + _NONE_FADING)]
+        signs = [np.log(np.diff(counts, prepend=0.0) + _NONE), np.log(faded + self._none)]
         self._table[_SIGNS : self._faded.start, now] = np.concatenate(signs)
 
     def _settle(self) -> None:

@@ -155,5 +155,6 @@ def unit_of(shape: Shape) -> tuple[Shape, int]:
     lead = next((amounts[key] for key in ("TPU", "GPU", "CPU") if key in amounts), 1.0)
     if lead < 2 or lead != round(lead):
         return shape, 1
-    unit = tuple((key, round(amount / lead, 4)) for key, amount in shape.resources)
+    parts = ((key, round(amount / lead, 4)) for key, amount in shape.resources)
+    unit = tuple((key, part) for key, part in parts if part)  # a thousandth of a node's own resource is next to nothing
     return Shape(unit, shape.selectors), round(lead)

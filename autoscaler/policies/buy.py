@@ -15,6 +15,7 @@ from tradewind.autoscaler.moves import held_by_market
 from tradewind.autoscaler.packing import slots_of
 from tradewind.autoscaler.packing_basket import Errand
 from tradewind.autoscaler.packing_holds import holds_of, postponed
+from tradewind.autoscaler.packing_mix import Fleet
 from tradewind.autoscaler.packing_order import dearest_first
 from tradewind.autoscaler.packing_reasons import launches_of
 from tradewind.autoscaler.packing_stock import (
@@ -46,6 +47,7 @@ class Buy:
         stock = Stock.of(view, self.effective_price)
         stock.look_up(need.shape for need in demand.needs)
         share = view.settings.market.max_share if self.max_market_share is None else self.max_market_share
+        left = launches_left(view)
         basket = Errand(
             demand=demand,
             slots=slots,
@@ -54,8 +56,10 @@ class Buy:
             purses=(*limits_as_caps(view, with_rate=False), *(Purse.of(cap, view) for cap in self.caps)),
             max_share=share,
             held=held_by_market(view) if share is not None else None,
+            fleet=Fleet(len(view.nodes), sum(lot.count for lot in view.elsewhere.workers)),
+            is_sought=left != 0,
         ).run()
-        launches, left = launches_of(basket, view), launches_left(view)
+        launches = launches_of(basket, view)
         now, later = launches[:left], launches[len(launches) if left is None else left :]
         holds = [*holds_of(basket, view), *postponed(later, view.settings.limits)]
         return Packed((*now, *holds), basket.packing.used)

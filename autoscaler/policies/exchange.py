@@ -19,9 +19,7 @@ import numpy as np
 from tradewind.autoscaler.actions import Action, Drain, Launch
 from tradewind.autoscaler.deals import Deal, Desk
 from tradewind.autoscaler.moves import Holders, Load, Shares, is_calm, looked_at, works
-from tradewind.autoscaler.packing_buyer import Asker
 from tradewind.autoscaler.packing_rooms import Bools, Rooms, Slot
-from tradewind.autoscaler.packing_shop import Shop
 from tradewind.autoscaler.packing_stock import Cap, Purse, limits_as_caps
 from tradewind.autoscaler.policies.base import Draft
 from tradewind.autoscaler.ray_snapshot import DrainReason
@@ -63,7 +61,7 @@ class Exchange:
         deals = _deals(loads, desk)
         if not deals:
             return []
-        shop = Shop(desk.stock, self._purses(desk.view, draft))
+        purses = self._purses(desk.view, draft)
         found: list[Launch] = []
         taken: set[str] = set()
         for deal in sorted(deals, key=lambda deal: (-deal.best.gain_uusd, deal.names)):
@@ -71,12 +69,12 @@ class Exchange:
                 break
             if not taken.isdisjoint(deal.names):
                 continue
-            allowed = [each for each in deal.options if _is_allowed(deal, desk.stock.offers[each.index], shop, shares)]
+            allowed = tuple([each for each in deal.options if _is_allowed(deal, each.offer, purses, shares)])
             if allowed:
-                [bought] = shop.propose([allowed[0].index])
+                _count(allowed[0].offer, purses)
                 for load in deal.loads:
-                    shares.move(load, _market(bought))
-                found.append(_launch(replace(deal, options=tuple(allowed)), desk))
+                    shares.move(load, allowed[0].offer.market.key)
+                found.append(_launch(replace(deal, options=allowed), desk))
                 taken.update(deal.names)
         return found
 
@@ -84,9 +82,7 @@ class Exchange:
         caps = [replace(cap, sources=None, used_nodes=None, used_uusd_per_h=None) for cap in self.caps]
         purses = [*limits_as_caps(view), *(Purse.of(cap, view) for cap in caps)]
         for offer in draft.bought:
-            for purse in purses:
-                if purse.cap.is_about(offer, ""):
-                    purse.count(offer, 1)
+            _count(offer, purses)
         return purses
 
 
@@ -152,7 +148,8 @@ def _movable(desk: Desk, gone: frozenset[str], moving: Sequence[NodeView]) -> tu
         return [], Rooms([])
     holders = Holders.of(view, chosen)
     loads = [load for load in map(holders.load_of, chosen) if load is not None]
-    return loads, Rooms(_unwanted([_slot(node) for node in calm], view) if loads else [])
+    others = len(calm) > 1  # nobody moves to where he is
+    return loads, Rooms(_unwanted([_slot(node) for node in calm], view) if loads and others else [])
 
 
 def _slot(node: NodeView) -> Slot:
@@ -172,6 +169,8 @@ def _unwanted(slots: Sequence[Slot], view: View) -> list[Slot]:
 
 def _into_free_room(loads: Sequence[Load], rooms: Rooms, desk: Desk, shares: Shares, left: int) -> list[Drain]:
     """The dearest go first, of equal ones the youngest. Who takes work in stays."""
+    if not len(rooms):
+        return []
     places = {slot.name: index for index, slot in enumerate(rooms.slots)}
     stay, found, full = set[str](), dict[str, Drain](), set[Shape]()
     youngest_first = loads[::-1]
@@ -202,9 +201,15 @@ def _market(slot: Slot) -> str:
     return slot.offer.market.key if slot.offer is not None else ""
 
 
-def _is_allowed(deal: Deal, offer: Offer, shop: Shop, shares: Shares) -> bool:
+def _is_allowed(deal: Deal, offer: Offer, purses: Sequence[Purse], shares: Shares) -> bool:
     within_shares = all(shares.allow(load, offer.market.key) for load in deal.loads)
-    return within_shares and shop.allowed(offer, Asker("", 0)) > 0
+    return within_shares and all(purse.allows(offer) for purse in purses if purse.cap.is_about(offer, ""))
+
+
+def _count(offer: Offer, purses: Sequence[Purse]) -> None:
+    for purse in purses:
+        if purse.cap.is_about(offer, ""):
+            purse.count(offer, 1)
 
 
 def _deals(loads: Sequence[Load], desk: Desk) -> list[Deal]:
@@ -234,7 +239,7 @@ def _drain(load: Load, reason: str, view: View) -> Drain:
 
 
 def _launch(deal: Deal, desk: Desk) -> Launch:
-    offers, best, settings = [desk.stock.offers[each.index] for each in deal.options], deal.best, desk.view.settings
+    offers, best, settings = [each.offer for each in deal.options], deal.best, desk.view.settings
     old = " and ".join(f"{load.launch_id} ({load.node.requested.offer.market})" for load in deal.loads)
     steady = format_duration(settings.market.exchange_hysteresis_s)
     horizon = format_duration(settings.market.exchange_horizon_s)

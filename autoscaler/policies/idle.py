@@ -17,8 +17,7 @@ from tradewind.units import format_duration
 
 def decide(view: View, draft: Draft) -> tuple[Action, ...]:
     gone, timeout_s = draft.gone, _timeout_s(view)
-    resting = [node for node in view.nodes if node.ray is not None and node.ray.status is RayStatus.IDLE]
-    idle = [node for node in resting if _is_idle(node, view, timeout_s) and node.launch_id not in gone]
+    idle = [node for node in view.stirring if _is_idle(node, view, timeout_s) and node.launch_id not in gone]
     if not idle:
         return ()
     needed = _needed(view, draft)
@@ -26,7 +25,7 @@ def decide(view: View, draft: Draft) -> tuple[Action, ...]:
     # The dearest first. Clouds bill by the second after a first minute that is paid anyway: within `min_node_life_s` a
     # node is kept (`_is_idle`), after it every second is a new bill.
     spare.sort(key=lambda node: -(node.requested.offer.price_uusd_per_h or 0))
-    return tuple(_drain(node) for node in spare)
+    return tuple(_drain(node, view) for node in spare)
 
 
 def _needed(view: View, draft: Draft) -> frozenset[str]:
@@ -59,10 +58,14 @@ def _is_idle(node: NodeView, view: View, timeout_s: float) -> bool:
         return False
     life_s = view.now_s - (node.requested.joined_at_s or view.now_s)
     old_enough = life_s >= view.settings.min_node_life_s
-    return old_enough and node.ray.idle_s >= timeout_s and not node.is_leaving
+    patience_s = 0.0 if node.requested.last_job in view.resting else timeout_s  # it will not be back soon
+    return old_enough and node.ray.idle_s >= patience_s and not node.is_leaving
 
 
-def _drain(node: NodeView) -> Drain:
+def _drain(node: NodeView, view: View) -> Drain:
     assert node.ray is not None
-    reason = f"idle for {format_duration(node.ray.idle_s)}, and neither demand nor forecast needs it"
+    job_id, rests = node.requested.last_job, ""
+    if job_id in view.resting:
+        rests = f", {job_id} rests: {view.resting[job_id]}"
+    reason = f"idle for {format_duration(node.ray.idle_s)}, and neither demand nor forecast needs it{rests}"
     return Drain(node.launch_id, node.ray_node_ids, DrainReason.IDLE, reason)

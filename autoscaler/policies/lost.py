@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tradewind.autoscaler.actions import Action, Terminate
 from tradewind.autoscaler.policies.base import Draft
-from tradewind.autoscaler.ray_snapshot import RayStatus
 from tradewind.autoscaler.view import LoopSettings, NodeView, View
 from tradewind.states import NodeState
 from tradewind.units import format_duration
@@ -15,10 +14,7 @@ def decide(view: View, draft: Draft) -> tuple[Action, ...]:
         return ()  # without Ray's word, a node that Ray cannot tell of is not a lost node
     gone = draft.gone
     found = []
-    for node in view.nodes:
-        ray = node.ray
-        if ray is not None and ray.status is not RayStatus.DEAD and node.requested.state is NodeState.READY:
-            continue  # nearly all of them: asked first, and by fields, since this runs over the whole fleet
+    for node in view.stirring:  # one that is at work in Ray is not lost
         reason = _why_lost(node, view.now_s, view.settings)
         if reason and node.launch_id not in gone:
             found.append(Terminate(node.launch_id, reason))

@@ -15,15 +15,13 @@ _SETTLING_S = 5.0  # Ray shows a drain about a second after it took it
 
 def decide(view: View, draft: Draft) -> tuple[Action, ...]:
     gone = draft.gone
-    draining = NodeState.DRAINING  # local names, and no calls: this runs over the whole fleet
-    leaving = [
-        node
-        for node in view.nodes
-        if (record := node.requested).notice_deadline_s is not None or record.state is draining
-    ]
-    leaving = [node for node in leaving if node.launch_id not in gone]
+    leaving = (node for node in view.stirring if _is_leaving(node) and node.launch_id not in gone)
     drains = (_drain(node, view.now_s) for node in leaving)
     return tuple(drain for drain in drains if drain is not None)
+
+
+def _is_leaving(node: NodeView) -> bool:
+    return node.notice_deadline_s is not None or node.requested.state is NodeState.DRAINING
 
 
 def _drain(node: NodeView, now_s: float) -> Drain | None:

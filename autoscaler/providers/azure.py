@@ -34,6 +34,7 @@ from tradewind.autoscaler.providers.azure_settings import (
 )
 from tradewind.autoscaler.providers.azure_vm import Status
 from tradewind.autoscaler.providers.base import Check, CloudNode, CloudState, LaunchSpec
+from tradewind.autoscaler.providers.deletions import delete_each
 from tradewind.errors import AmbiguousOutcome, Conflict, NotFound, ProviderError
 from tradewind.model import EndReason, Offer
 
@@ -68,7 +69,8 @@ class AzureProvider:
         self._groups = Groups(self._api)
         self._clock, self._sleep = clock, sleep
         self._lock = threading.Lock()
-        self._launching: Counter[str] = Counter()  # calls that are under way: their interfaces are no debris
+        # Calls that are under way, by launch id and group: their interfaces and groups are no debris.
+        self._launching: Counter[tuple[str, str]] = Counter()
         self._seen: dict[str, tuple[CloudNode, float]] = {}  # launches, and when each was last listed
         self._ended: dict[str, CloudNode] = {}  # by the activity log
         self._is_log_read = False
@@ -87,19 +89,19 @@ class AzureProvider:
             return self._same(spec, known)
         if (ended := self._ended_before(spec)) is not None:
             return ended
-        with self._under_way(spec.launch_id):
+        with self._under_way((spec.launch_id, spec.placement_group)):
             self._create(spec, body)
         return self._answer(spec)
 
     @contextmanager
-    def _under_way(self, launch_id: str) -> Iterator[None]:
+    def _under_way(self, call: tuple[str, str]) -> Iterator[None]:
         with self._lock:
-            self._launching[launch_id] += 1
+            self._launching[call] += 1
         try:
             yield
         finally:
             with self._lock:
-                self._launching[launch_id] -= 1
+                self._launching[call] -= 1
                 self._launching = +self._launching  # without those that are done
 
     def _same(self, spec: LaunchSpec, vm: JSON) -> CloudNode:
@@ -270,21 +272,18 @@ class AzureProvider:
     def delete_debris(self, names: Iterable[str]) -> None:
         """Only what is debris of this fleet at this moment, whatever is asked for."""
         wanted = set(names)
-        for name, delete in self._debris().items() if wanted else ():
-            if name in wanted:
-                try:
-                    delete()
-                except NotFound:
-                    _log.info("%s is gone already", name)
+        if wanted:
+            delete_each((name, delete) for name, delete in self._debris().items() if name in wanted)
 
     def _debris(self) -> Mapping[str, Callable[[], object]]:
         """By name, how to remove it: machines that failed or went down, interfaces and disks that nothing uses, and
         empty groups."""
         with self._lock:
-            under_way = set(self._launching)
+            under_way = {name for call in self._launching for name in call}
         machines = list(self._machines())
         found: list[tuple[str, JSON, Callable[[str], object]]] = []
-        found += [("virtualMachines", vm, self._api.delete_vm) for vm, s in machines if azure_vm.is_leftover(vm, s)]
+        over = [vm for vm, status in machines if azure_vm.is_leftover(vm, status)]
+        found += [("virtualMachines", vm, self._api.delete_vm) for vm in over]
         nics = [nic for nic in self._api.list_nics() if not nic["properties"].get("virtualMachine")]
         found += [("networkInterfaces", nic, self._api.delete_nic) for nic in nics]
         disks = [disk for disk in self._api.list_disks() if not disk.get("managedBy")]
@@ -294,8 +293,10 @@ class AzureProvider:
             for kind, each, delete in found
             if self._is_ours(each) and each["tags"][TAG_LAUNCH_ID] not in under_way
         }
-        groups = {f"{KIND}/{name}": functools.partial(self._groups.delete, name) for name in self._groups.empty()}
-        return {**loose, **groups}
+        going = [vm["name"] for vm in over if f"virtualMachines/{vm['name']}" in loose]
+        going += [vm["name"] for vm, _ in machines if azure_vm.is_ending(vm)]
+        empty = [name for name in self._groups.empty(going) if name not in under_way]
+        return {**loose, **{f"{KIND}/{name}": functools.partial(self._groups.delete, name) for name in empty}}
 
 
 def _status(vm: JSON) -> Status:

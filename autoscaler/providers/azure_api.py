@@ -7,6 +7,7 @@ which survives a restart of the controller. Answers are given as plain JSON.
 
 from __future__ import annotations
 
+import logging
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -180,6 +181,7 @@ class AzureApi:
         if self._credential is None:
             from azure.identity import DefaultAzureCredential
 
+            logging.getLogger("azure.identity").setLevel(logging.ERROR)  # its warning is in the error that it raises
             self._credential = DefaultAzureCredential()
         return client_class(
             self._credential,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from tradewind.autoscaler.providers.azure_api import JSON, AzureApi
@@ -47,8 +47,10 @@ class Groups:
             self._made.discard(name)
             raise Transient(error.message, cloud=CLOUD, code=error.code) from error
 
-    def empty(self) -> list[str]:
-        return [group["name"] for group in if_allowed(lambda: list(self._ours())) if not _members(group)]
+    def empty(self, going: Collection[str] = ()) -> list[str]:
+        """Those without machines, but for such that go themselves: one that failed stays in its group until then."""
+        groups = if_allowed(lambda: list(self._ours()))
+        return [group["name"] for group in groups if _members(group) <= {name.lower() for name in going}]
 
     def _ours(self) -> Iterator[JSON]:
         """Other cells of the fleet have groups in the same resource group, in other regions."""
@@ -71,6 +73,6 @@ class Groups:
                 raise
 
 
-def _members(group: JSON) -> list[Any]:
-    found: list[Any] = group.get("properties", {}).get("virtualMachines") or []
-    return found
+def _members(group: JSON) -> set[str]:
+    """Azure writes the names in resource ids in any case."""
+    return {each["id"].rpartition("/")[2].lower() for each in group.get("properties", {}).get("virtualMachines") or ()}

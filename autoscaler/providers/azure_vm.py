@@ -191,6 +191,10 @@ def is_leftover(vm: JSON, status: Status) -> bool:
     )
 
 
+def is_ending(vm: JSON) -> bool:
+    return bool(vm["properties"].get("provisioningState") == "Deleting")
+
+
 def is_decided(vm: JSON, status: Status) -> bool:
     """Azure has found hardware for it, or has given up."""
     return vm["properties"].get("provisioningState") != "Creating" or status.power in _ON

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from tradewind.autoscaler.providers import gcp_errors, gcp_instance
 from tradewind.autoscaler.providers.base import Check, CloudNode, CloudState, LaunchSpec
+from tradewind.autoscaler.providers.deletions import delete_each
 from tradewind.autoscaler.providers.gcp_api import Found, GcpApi
 from tradewind.autoscaler.providers.gcp_groups import Groups
 from tradewind.autoscaler.providers.gcp_instance import ENDS, KINDS, Happening
@@ -248,24 +250,25 @@ class GcpCompute:
     # --- debris ------------------------------------------------------------------------------------------------
 
     def list_debris(self) -> Sequence[str]:
-        policies = (f"regions/{region}/resourcePolicies/{name}" for region, name in self._empty_groups())
-        return sorted([*(f"zones/{zone}/{kind}/{name}" for kind, zone, name in self._debris()), *policies])
+        return sorted(name for name, _ in self._deletions())
 
     def delete_debris(self, names: Iterable[str]) -> None:
         """Only what is debris of this fleet at this moment, whatever is asked for."""
         wanted = set(names)
+        delete_each((name, delete) for name, delete in self._deletions() if name in wanted)
+
+    def _deletions(self) -> Iterator[tuple[str, Callable[[], object]]]:
+        """By name, how to remove it."""
         for kind, zone, name in self._debris():
-            if f"zones/{zone}/{kind}/{name}" in wanted:
-                try:
-                    if kind == "disks":
-                        self._api.compute("DisksClient", "delete_unary", zone=zone, disk=name)
-                    else:
-                        self._api.compute("InstancesClient", "delete_unary", zone=zone, instance=name)
-                except NotFound:
-                    _log.info("%s in %s is gone already", name, zone)
-        for policy in self._empty_groups():
-            if "regions/{}/resourcePolicies/{}".format(*policy) in wanted:
-                self._groups.delete(policy)
+            yield f"zones/{zone}/{kind}/{name}", partial(self._delete_loose, kind, zone, name)
+        for region, name in self._empty_groups():
+            yield f"regions/{region}/resourcePolicies/{name}", partial(self._groups.delete, (region, name))
+
+    def _delete_loose(self, kind: str, zone: str, name: str) -> None:
+        if kind == "disks":
+            self._api.compute("DisksClient", "delete_unary", zone=zone, disk=name)
+        else:
+            self._api.compute("InstancesClient", "delete_unary", zone=zone, instance=name)
 
     def _empty_groups(self) -> list[tuple[str, str]]:
         instances = self._instances().whole(self.settings.regions)

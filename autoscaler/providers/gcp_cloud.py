@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from tradewind.autoscaler.providers.base import Check, CloudNode, LaunchSpec
+from tradewind.autoscaler.providers.deletions import delete_each
 from tradewind.autoscaler.providers.gcp import GcpCompute
 from tradewind.autoscaler.providers.gcp_settings import GcpSettings
 from tradewind.autoscaler.providers.gcp_slice import PREFIX
@@ -96,5 +98,4 @@ class GcpProvider:
 
     def delete_debris(self, names: Iterable[str]) -> None:
         wanted = list(names)
-        for part in self._parts:
-            part.delete_debris(wanted)
+        delete_each(("what was listed", partial(part.delete_debris, wanted)) for part in self._parts)

@@ -10,19 +10,23 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tradewind.autoscaler.contract import ContractView, Running, SpotMarket, Watch, choose
 from tradewind.autoscaler.contract.odds import YOUNG_H
+from tradewind.autoscaler.limits import NOBODY, Limits, bounds_of
 from tradewind.autoscaler.simulate.place import Place
 from tradewind.autoscaler.simulate.run import Run
 from tradewind.autoscaler.simulate.world import World
+from tradewind.autoscaler.steer import Kept
 from tradewind.errors import ConfigError, Problem
 from tradewind.model import Capacity
 
 _OF_WORK, _OF_SLACK = 4.0, 10.0  # a look for each such part of what is left
 _LONGEST_S = 6 * 3600.0
+PROMISED = "contracts"  # they ask for machines as one
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,9 @@ class Growth:
 
 
 class Contracts:
-    def __init__(self, world: World, tick_s: float, growth: Growth) -> None:
+    def __init__(self, world: World, tick_s: float, growth: Growth, limits: Limits) -> None:
         self.world, self.tick_s, self.speeds = world, tick_s, growth.speeds
+        self._bounds = [bound for bound in bounds_of(limits) if not bound.is_rate]
         places = world.places.values()
         self.spot = [place for place in places if place.offer.market.capacity is Capacity.SPOT]
         dear = [place for place in places if place.offer.market.capacity is Capacity.ON_DEMAND]
@@ -51,7 +56,8 @@ class Contracts:
                 "--policy", "contract", "needs on-demand offers in the fleet: its safety net is made of them"
             )
             raise ConfigError([problem], "allow on-demand in `offers` of the fleet file, or leave out this policy")
-        self.on_demand = min(dear, key=_per_gpu)
+        self._dear = sorted(dear, key=_per_gpu)
+        self._allowed: dict[tuple[str, int], bool] = {}  # by market and GPUs
         self.watch = Watch([place.key for place in self.spot])
         self.runs: dict[int, Run] = {}
         self._looks: list[tuple[float, int, Run]] = []
@@ -103,7 +109,7 @@ class Contracts:
         """A market has opened: who waits, or pays for on-demand, may want it now, or when it has grown old."""
         self.world.opened.clear()
         for run in self.runs.values():
-            if not (run.is_running and run.where != self.on_demand.key):
+            if not self._is_on_spot(run):
                 self._look_at(run, now_s)
 
     def _look_at(self, run: Run, at_s: float) -> None:
@@ -113,10 +119,12 @@ class Contracts:
 
     def _wait_s(self, run: Run, now_s: float, left_s: float) -> float:
         slack_s = (run.job.deadline_s or 0.0) - now_s - left_s
-        is_on_spot = run.is_running and run.where != self.on_demand.key
         found = [_LONGEST_S, left_s / _OF_WORK if run.is_running else slack_s / _OF_SLACK]
-        found += [(YOUNG_H - age_h) * 3600.0 for age_h in ([] if is_on_spot else self._young_h(now_s))]
+        found += [(YOUNG_H - age_h) * 3600.0 for age_h in ([] if self._is_on_spot(run) else self._young_h(now_s))]
         return max(min(found), self.tick_s)
+
+    def _is_on_spot(self, run: Run) -> bool:
+        return run.is_running and self.world.places[run.where].offer.market.capacity is Capacity.SPOT
 
     def _young_h(self, now_s: float) -> list[float]:
         ages_h = (seen.age_h(now_s) for seen in self.watch.markets.values() if seen.is_up)
@@ -146,14 +154,14 @@ class Contracts:
 
     def view(self, run: Run, now_s: float, left_s: float, wait_s: float) -> ContractView:
         physics, watch = self.world.physics, self.watch
-        gpus = run.job.gpus
+        gpus, dear = run.job.gpus, self._net_of(run)
         return ContractView(
             now_s=now_s,
             work_left_s=left_s,
             restart_s=physics.boot_s * (1.0 + 2.0 * physics.boot_spread) + physics.restart_s + self.tick_s,
             tick_s=wait_s,
-            on_demand_key=self.on_demand.key,
-            on_demand_uusd_per_h=_price(self.on_demand, gpus),
+            on_demand_key=dear.key,
+            on_demand_uusd_per_h=_price(dear, gpus),
             deadline_at_s=run.job.deadline_s,
             spot=tuple(self._offered(place, run, now_s) for place in self.spot),
             together=watch.any.tally,
@@ -162,6 +170,34 @@ class Contracts:
             speeds=self.speeds,
             reaction_s=self.tick_s,
         )
+
+    def _net_of(self, run: Run) -> Place:
+        """The cheapest on-demand of which the limits leave enough for it alone."""
+        return next((place for place in self._dear if self._is_allowed(place, run.job.gpus)), self._dear[0])
+
+    def _is_allowed(self, place: Place, gpus: int) -> bool:
+        """Whether the limits leave so many there, if nothing else runs."""
+        found = self._allowed.get((place.key, gpus))
+        if found is None:
+            nodes, offer = math.ceil(gpus / place.slots), place.offer
+            mine = (bound for bound in self._bounds if bound.is_about(offer, (NOBODY,)))
+            found = all(nodes * bound.weigh(offer) <= bound.most for bound in mine)
+            self._allowed[place.key, gpus] = found
+        return found
+
+    def kept(self, now_s: float) -> Kept:
+        """What all who have a deadline would pay on demand, beyond what they pay now. Nothing for nets that the limits
+        do not allow, or that would come too late."""
+        found = 0
+        for run in self.runs.values():
+            is_late = run.job.deadline_s is not None and run.job.deadline_s <= now_s
+            if is_late or not self._is_allowed(self._net_of(run), run.job.gpus):
+                continue
+            if not run.is_running:
+                found += _price(self._net_of(run), run.job.gpus)
+            elif self._is_on_spot(run):
+                found += max(_price(self._net_of(run), run.gpus) - _price(self.world.places[run.where], run.gpus), 0)
+        return Kept(found, frozenset({PROMISED}))
 
     def _where(self, run: Run, now_s: float) -> Running | None:
         """Who waits for machines in a market is on his way there."""
@@ -180,7 +216,7 @@ class Contracts:
 
     def _is_open(self, place: Place, run: Run) -> bool:
         """Whether there is room for it, after those who are waiting for the same."""
-        if place.stock <= 0:
+        if place.stock <= 0 or not self._is_allowed(place, run.job.gpus):
             return False
         if run.where == place.key and run.is_running:
             return True

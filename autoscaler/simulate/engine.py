@@ -23,7 +23,7 @@ from tradewind.autoscaler.plan import make_plan
 from tradewind.autoscaler.ray_snapshot import RaySnapshot
 from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.simulate.contestants import Contestant
-from tradewind.autoscaler.simulate.contracts import Contracts, Growth, refused
+from tradewind.autoscaler.simulate.contracts import PROMISED, Contracts, Growth, refused
 from tradewind.autoscaler.simulate.foresight import Foresight, Learned, Nothing
 from tradewind.autoscaler.simulate.job import SimJob
 from tradewind.autoscaler.simulate.moving import Moves, leave
@@ -32,12 +32,14 @@ from tradewind.autoscaler.simulate.remembered import Remembered, picture
 from tradewind.autoscaler.simulate.run import ANYWHERE
 from tradewind.autoscaler.simulate.tally import Tally
 from tradewind.autoscaler.simulate.world import Physics, World
+from tradewind.autoscaler.steer import Kept
 from tradewind.autoscaler.view import LoopSettings, View
 from tradewind.errors import Stockout, TradewindError
 from tradewind.events import LaunchRefused
 from tradewind.model import LABEL_INSTANCE_TYPE, LABEL_MARKET_TYPE, LABEL_ZONE, Offer
 
 _PATIENCE_S = 60 * 86400.0  # so long nothing starts, nothing ends, and something waits: it waits for ever
+_WHO = (f"job {PROMISED}", "the trace")  # asks: those with a deadline, and the others
 _KNOWN_S = 600.0  # how old the knowledge of markets may be
 
 
@@ -75,7 +77,9 @@ class Simulation:
         self.world = World(venues, jobs, setting.physics, seed, begin_s)
         self.world.most_gpus = _most_gpus(self.settings, venues)
         self.foresight: Foresight = Learned(self.settings) if contestant.buys_ahead else Nothing()
-        self.contracts = Contracts(self.world, setting.tick_s, setting.growth) if contestant.has_contracts else None
+        self.contracts: Contracts | None = None
+        if contestant.has_contracts:
+            self.contracts = Contracts(self.world, setting.tick_s, setting.growth, self.settings.limits)
         market = self.settings.market
         self.moves = Moves(self.world, market, setting.tick_s) if market.exchange else None
         self.blocks: dict[str, Block] = {}
@@ -114,13 +118,17 @@ class Simulation:
         """The first tick after something that policies could heed. Events that they could not are gone through."""
         world = self.world
         while True:
+            if world.is_news or world.opened:
+                return self._tick(now_s)
             wake_s = self._wake_s(self._planned_s)
-            if self.contracts is not None:
-                wake_s = min(wake_s, self.contracts.next_s)
-            if world.is_news or world.opened or wake_s <= now_s:
+            if self.contracts is not None and self.contracts.next_s < wake_s:
+                wake_s = self.contracts.next_s
+            if wake_s == math.inf:
+                wake_s = self._give_up_s()
+            if wake_s <= now_s:
                 return self._tick(now_s)
             event_s = world.next_s
-            if world.is_over or wake_s < event_s or event_s == math.inf:
+            if wake_s < event_s or event_s == math.inf or world.is_over:
                 return self._tick(wake_s if wake_s < math.inf else now_s)
             world.advance(event_s)
             now_s = max(now_s, event_s)
@@ -160,7 +168,8 @@ class Simulation:
         world = self.world
         self._planned_s = now_s
         self._launched_s = [at_s for at_s in self._launched_s if at_s > now_s - 60.0]
-        seen = picture(world, self.blocks, len(self._launched_s), self.settings, self._price(now_s), now_s)
+        heeded = (len(self._launched_s), self._kept)
+        seen = picture(world, self.blocks, heeded, self.settings, self._price(now_s), now_s)
         known = None if seen is None else self._remembered.find(seen, world, self._present_offers())
         if known is not None:
             return known
@@ -192,6 +201,7 @@ class Simulation:
             knowledge=self._known(now_s),
             wishes=self.moves.wishes if self.moves is not None else (),
             quotes=self.moves.quotes if self.moves is not None else {},
+            kept=self._kept,
         )
 
     def _demand(self) -> Demand:
@@ -204,7 +214,13 @@ class Simulation:
                     held = sum(count for where, count in run.held if where is node)
                     gpus[ANYWHERE] = gpus.get(ANYWHERE, 0) + held
         shapes = {ANYWHERE: GPU, **self._shapes}
-        return Demand(tuple(Need(shapes[where], count, "the trace") for where, count in sorted(gpus.items()) if count))
+        asked = sorted((where, count) for where, count in gpus.items() if count)
+        return Demand(tuple([Need(shapes[where], count, _WHO[where == ANYWHERE]) for where, count in asked]))
+
+    @property
+    def _kept(self) -> Kept:
+        is_limited = self.contracts is not None and self.settings.limits.max_uusd_per_h is not None
+        return self.contracts.kept(self._ticked_s) if self.contracts is not None and is_limited else Kept()
 
     def _doomed(self) -> Iterator[Node]:
         for place in self.world.places.values():
@@ -250,7 +266,7 @@ class Simulation:
         for offer in (action.offer, *action.fallbacks):
             key = scope_key(offer.market, Stockout.scope)
             block = self.blocks.get(key)
-            if (block is not None and block.until_s > now_s) or not self._is_affordable(offer):
+            if (block is not None and block.until_s > now_s) or not self._is_affordable(offer, action.jobs):
                 continue
             place = self.world.places[offer.market.key]
             if self.world.launch(place, now_s, replaces):
@@ -268,14 +284,15 @@ class Simulation:
         )
         self.blocks[key] = renew(self.blocks.get(key), told)
 
-    def _is_affordable(self, offer: Offer) -> bool:
+    def _is_affordable(self, offer: Offer, jobs: Sequence[str]) -> bool:
         """A next best offer may be dearer than the one that the plan has reckoned with."""
         limit = self.settings.limits.max_uusd_per_h
         if limit is None:
             return True
         places = self.world.places.values()
         spent = sum(len(place.nodes) * (place.offer.price_uusd_per_h or 0) for place in places)
-        return spent + (offer.price_uusd_per_h or 0) <= limit
+        kept = 0 if PROMISED in jobs else self._kept.uusd_per_h
+        return spent + (offer.price_uusd_per_h or 0) + kept <= limit
 
     def _drain(self, node: Node, action: Drain, now_s: float) -> None:
         if node.is_idle:
@@ -286,13 +303,23 @@ class Simulation:
         elif action.deadline_s is not None:
             leave(self.world, node, now_s, action.deadline_s, self.settings.market.handover_s)
 
-    def _check(self, now_s: float) -> None:
+    def _give_up_s(self) -> float:
+        """By then something must have started, or nothing ever will."""
         world = self.world
-        if world.open and not world.running and now_s - world.moved_s > _PATIENCE_S:
+        return world.moved_s + _PATIENCE_S if world.open and not world.running else math.inf
+
+    def _check(self, now_s: float) -> None:
+        if now_s >= self._give_up_s():
             raise TradewindError(
-                f"{world.open} jobs can never start: none has for {_PATIENCE_S / 86400:.0f} days, with nothing running",
-                "raise the limits, allow on-demand, or give records in which spot is there",
+                f"{self.world.open} jobs can never start: none has for {_PATIENCE_S / 86400:.0f} days, with nothing "
+                f"running. {self._who_waits()}",
+                "raise the limits, leave out small machines where nodes are limited, allow on-demand, or give records "
+                "in which spot is there",
             )
+
+    def _who_waits(self) -> str:
+        asked, there = self.world.queue.largest_gpus, sum(node.slots for node in self.world.nodes.values())
+        return f"The largest waits for {asked} GPUs; policies have bought {there} GPUs" if asked else ""
 
 
 def _spoken_of(plan: Plan, world: World) -> Iterator[Node]:

@@ -11,7 +11,7 @@ and less often while nothing does: a simulated year would have half a million ti
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tradewind.autoscaler.actions import Drain, Launch, Plan
@@ -82,23 +82,28 @@ class Moves:
     def _could_save(self, blocks: Mapping[str, Block], now_s: float) -> bool:
         """Some work that has stayed where it is for a while pays more for a GPU than another market asks, or there is
         room on some node for others' work."""
-        places = self.world.places.values()
-        since_s = now_s - self.settings.exchange_hysteresis_s
-        paid = max((_per_gpu(place) for place in places if _has_calm_work(place, since_s)), default=0.0)
-        enough = paid * (1.0 - self.settings.exchange_margin)
-        if any(_per_gpu(place) < enough and not _was_blocked(place, blocks, since_s) for place in places):
+        if self.world.free_gpus > 0 and (len(self.world.nodes) > 1 or self._are_of_sizes):
             return True
-        return self.world.free_gpus > 0 and (len(self.world.nodes) > 1 or len({each.slots for each in places}) > 1)
+        since_s = now_s - self.settings.exchange_hysteresis_s
+        calm = [place for place in self.world.places.values() if place.nodes and _has_calm_work(place, since_s)]
+        return any(not _was_blocked(place, blocks, since_s) for place in self._cheaper(calm))
 
     def _could_ever_save(self) -> bool:
         """The same, whatever is ruled out for now, and however long work has been where it is. A node may become half
         empty without a plan: then another one, or a smaller one, may be better."""
-        places = self.world.places.values()
-        if len(self.world.nodes) > 1 or len({place.slots for place in places}) > 1:
+        if len(self.world.nodes) > 1 or self._are_of_sizes:
             return True
-        paid = max((_per_gpu(place) for place in places if place.nodes), default=0.0)
-        cheapest = min((_per_gpu(place) for place in places), default=0.0)
-        return cheapest < paid * (1.0 - self.settings.exchange_margin)
+        return bool(self._cheaper([place for place in self.world.places.values() if place.nodes]))
+
+    def _cheaper(self, used: Sequence[Place]) -> list[Place]:
+        """Where a GPU costs so much less than the dearest of these that it may be worth it."""
+        enough = max(map(_per_gpu, used), default=0.0) * (1.0 - self.settings.exchange_margin)
+        return [place for place in self.world.places.values() if _per_gpu(place) < enough] if used else []
+
+    @property
+    def _are_of_sizes(self) -> bool:
+        """Nodes of several sizes are sold."""
+        return len({place.slots for place in self.world.places.values()}) > 1
 
 
 def _has_calm_work(place: Place, since_s: float) -> bool:

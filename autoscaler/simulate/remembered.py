@@ -25,12 +25,12 @@ _MOST = 4096  # plans
 def picture(
     world: World,
     blocks: Mapping[str, Block],
-    launched: int,
+    more: Hashable,
     settings: LoopSettings,
     price: Callable[[Offer], float],
     now_s: float,
 ) -> Hashable | None:
-    """All that policies heed; None where that is too much to compare."""
+    """All that policies heed, with `more` that is not of the world; None where that is too much to compare."""
     needs, nodes = world.queue.gpus, world.nodes.values()
     if len(nodes) > _SMALL or settings.buy_ahead or any(_could_move(node) for node in nodes):
         return None
@@ -48,7 +48,7 @@ def picture(
         ranks,
         tuple([_node(node, settings, now_s) for node in nodes]),
         frozenset([key for key, block in blocks.items() if block.until_s > now_s]),
-        launched,
+        more,
     )
 
 

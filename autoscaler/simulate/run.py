@@ -107,6 +107,12 @@ class Queue:
         return best[2] if best else None
 
     @property
+    def largest_gpus(self) -> int:
+        """That one of those who wait asks for."""
+        waiting = (run.gpus for bucket in self._buckets.values() for _, _, run in bucket if run.bucket is not None)
+        return max(waiting, default=0)
+
+    @property
     def places(self) -> list[str]:
         """Markets that somebody waits for, those that are named first."""
         return sorted(

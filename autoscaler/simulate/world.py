@@ -273,6 +273,17 @@ class World:
 
     def _restock(self, place: Place, at_s: float, stock: int) -> None:
         was_closed = not place.stock
+        if place.nodes:
+            self._take(place, at_s, stock)
+        place.stock = place.soon = stock
+        if was_closed and stock and self.on_stock is not None:
+            self.opened.append(place.key)
+        self._foresee(place, at_s)
+        if self.on_stock is not None:
+            self.on_stock(at_s)
+        self._start_waiting(at_s)
+
+    def _take(self, place: Place, at_s: float, stock: int) -> None:
         taken = [node for node in place.nodes.values() if node.taken_at_s is not None]
         for node in [*taken, *place.to_take(stock)][: max(len(place.nodes) - stock, 0)]:
             self.tally.preemptions += 1
@@ -283,13 +294,6 @@ class World:
                 node.taken_at_s, node.notice_s, node.seen = None, 0.0, None
                 node.is_draining = node.leaves_at_s is not None
                 self._offer_again(node)
-        place.stock = place.soon = stock
-        if was_closed and stock and self.on_stock is not None:
-            self.opened.append(place.key)
-        self._foresee(place, at_s)
-        if self.on_stock is not None:
-            self.on_stock(at_s)
-        self._start_waiting(at_s)
 
     def _offer_again(self, node: Node) -> None:
         if node.joined_at_s is not None and node.is_open:

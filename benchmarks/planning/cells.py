@@ -13,15 +13,18 @@ from dataclasses import dataclass, replace
 from planning.cases import NOW_S, Case
 
 from tradewind.autoscaler.demand import demand_of
-from tradewind.autoscaler.fleet import FleetState
+from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.autoscaler.knowledge import Experience, Knowledge
 from tradewind.autoscaler.limits import Counted, Limits, Part, Rule
-from tradewind.autoscaler.observe import learn_resources
+from tradewind.autoscaler.observe import Observation, build_view, learn_resources
 from tradewind.autoscaler.quotes import note_quotes
 from tradewind.autoscaler.ray_snapshot import Gang, RaySnapshot
+from tradewind.autoscaler.roll import Roll
+from tradewind.autoscaler.settle import Listing
 from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.view import View
-from tradewind.model import Capacity, Offer
+from tradewind.model import Capacity, EndReason, Offer
+from tradewind.states import NodeState
 
 HOUR_S = 3600.0
 DEAR_UUSD_PER_H = 10**12
@@ -46,6 +49,7 @@ class Cell:
     view: View  # without what a loop puts together anew at every tick
     fleet: FleetState  # its part
     experience: Experience
+    seen: Observation  # the same moment, as it comes in
 
     def look(self) -> View:
         """With knowledge of markets, and with the nodes of all other cells as limits count them."""
@@ -55,11 +59,17 @@ class Cell:
             view,
             knowledge=Knowledge.of(self.experience, view.now_s, *usual),
             elsewhere=Counted.beside(fleet, (), view.tenants, view.now_s),
+            on_record=Counted.everywhere(fleet, view.tenants),
         )
 
+    def look_at_record(self) -> View:
+        """All of it anew: from the record, what the cloud lists and what Ray says, as at every tick."""
+        return build_view(self.fleet, self.seen, self.view.settings)
 
-def cells_of(case: Case, num_cells: int, everywhere: bool = False) -> list[Cell]:
-    """Each with the regions that are its own, or, `everywhere`, with all offers and its part of all nodes."""
+
+def cells_of(case: Case, num_cells: int, everywhere: bool = False, num_gone: int = 0) -> list[Cell]:
+    """Each with the regions that are its own, or, `everywhere`, with all offers and its part of all nodes. So many
+    nodes that are gone are on record, too."""
     whole, experience = _informed(case), experience_of(case)
     homes = _homes(whole.offers, num_cells)
     places = [
@@ -70,7 +80,8 @@ def cells_of(case: Case, num_cells: int, everywhere: bool = False) -> list[Cell]
         replace(node, requested=replace(node.requested, cell=f"cell-{place}"))
         for node, place in zip(whole.nodes, places, strict=True)
     ]
-    fleet = FleetState({node.launch_id: node.requested for node in nodes})
+    records = [*_gone([node.requested for node in nodes], num_gone), *(node.requested for node in nodes)]
+    fleet = FleetState(Roll({record.launch_id: record for record in records}), experience=experience)
     offers = [
         whole.offers if everywhere else tuple(offer for offer in whole.offers if homes[_region(offer)] == place)
         for place in range(num_cells)
@@ -81,7 +92,23 @@ def cells_of(case: Case, num_cells: int, everywhere: bool = False) -> list[Cell]
         in_ray = tuple(node.ray for node in mine if node.ray is not None)
         seen = replace(demand, nodes=(case.snapshot.nodes[0], *in_ray))
         view = replace(whole, nodes=mine, offers=offers[place], snapshot=seen, demand=demand_of(seen))
-        found.append(Cell(view, fleet.cell(f"cell-{place}"), experience))
+        listing = Listing({node.launch_id: node.cloud for node in mine if node.cloud is not None})
+        moment = Observation(
+            NOW_S, seen, listing, offers[place], seen_resources=whole.seen_resources, quotes=whole.quotes
+        )
+        found.append(Cell(view, fleet.cell(f"cell-{place}"), experience, moment))
+    return found
+
+
+def _gone(alive: Sequence[NodeRecord], count: int) -> list[NodeRecord]:
+    """Of days before, one every ten seconds, the oldest first."""
+    found = []
+    for number in range(count):
+        like, ended_s = alive[number % len(alive)], NOW_S - 24 * HOUR_S - 10.0 * (count - number)
+        found.append(
+            replace(like, launch_id=f"gone-{number:08x}", state=NodeState.GONE, requested_at_s=ended_s - HOUR_S,
+                    state_since_s=ended_s, ended_at_s=ended_s, end=EndReason.TERMINATED)
+        )  # fmt: skip
     return found
 
 

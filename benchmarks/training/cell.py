@@ -114,7 +114,8 @@ class Driver:
         end_s = time.monotonic() + timeout_s
         while not holds():
             if self.process.poll() is not None:
-                raise BenchmarkFailed(f"the training ended before this came: {what}\n{self.tail()}")
+                status = f"exit status {self.process.returncode}"
+                raise BenchmarkFailed(f"the training ended ({status}) before this came: {what}\n{self.tail()}")
             if time.monotonic() > end_s:
                 raise BenchmarkFailed(f"not within {timeout_s:.0f} s: {what}\n{self.tail()}")
             time.sleep(0.2)

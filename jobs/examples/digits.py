@@ -105,6 +105,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def loss_text(loss: float | None) -> str:
+    """A run that had come to its end before it began takes no step, and has no loss."""
+    return "-" if loss is None else f"{loss:.4f}"
+
+
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     result = fit(
@@ -120,7 +125,8 @@ def main(arguments: list[str] | None = None) -> None:
         curve=options.curve,
         settle_s=options.settle_s,
     )
-    print(f"done: step {result.step}, loss {result.loss:.4f}, {result.attempts} worker groups, {result.checkpoint}")
+    loss = loss_text(result.loss)
+    print(f"done: step {result.step}, loss {loss}, {result.attempts} worker groups, {result.checkpoint}")
     if options.ledger:
         from tradewind.jobs.sample_ledger import audit
 

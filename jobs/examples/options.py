@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from tradewind.jobs.examples.digits import parse_workers
+from tradewind.jobs.examples.digits import loss_text, parse_workers
 
 
 def parse(name: str, doc: str, arguments: list[str] | None = None) -> argparse.Namespace:
@@ -38,7 +38,7 @@ def start(train: Callable[[Any, argparse.Namespace], None], options: argparse.Na
         name=options.name,
         seed=options.seed,
     )
-    print(f"done: step {result.step}, loss {result.loss:.4f}")
+    print(f"done: step {result.step}, loss {loss_text(result.loss)}")
 
 
 def loop(run: Any, options: argparse.Namespace, model: Any, dataset: Any, loss_fn: Any, rate: float) -> None:

@@ -6,41 +6,35 @@ Jobs that others sent to Ray are put on record by the loop (autoscaler/adopt.py)
 
 from __future__ import annotations
 
-import json
 import logging
-import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.cost.budget import RESERVE_S
+from tradewind.entrypoint import entrypoint_of, spec_wish, submission_of
 from tradewind.errors import IllegalTransition, JobError, RayError, TradewindError
-from tradewind.events import AnyEvent, JobStateChanged, decode
+from tradewind.events import AnyEvent, JobStateChanged, MoveRequested, decode
+from tradewind.last_saves import MOST_PUT_OFF, LastSave, LastSaves, unsaved
 from tradewind.model import (
     COORDINATOR_PREFIX,
-    GRANT_ENV,
-    JOB_ID_ENV,
     RAY_NAMESPACE,
-    RUN_ENV,
-    STORAGE_ENV,
     JobSpec,
     Phase,
     Target,
     Wish,
-    submission_id,
 )
 from tradewind.states import JOB_TRANSITIONS, JobState, is_over
 
 log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S = 5.0
+HEARD_S = 60.0  # for so long, what a coordinator said holds although nothing is heard of it
 SAVE_SHARE = 0.75  # of what a budget keeps in reserve: time to save in; the rest is for the end of nodes
-# Those who are left after a loss hold what is not saved yet. A group that failed as a whole tells of no workers.
-_HAS_STATE = frozenset({Phase.TRAINING, Phase.CHECKPOINTING, Phase.RESIZING, Phase.RESTARTING})
 
 _RAY_STATUS = {
     "PENDING": JobState.QUEUED,
@@ -136,8 +130,13 @@ class Agent:
     coordinators: CoordinatorsPort = field(default_factory=RayCoordinators)
     same_disk: bool = True  # the head reads the folders of this machine; False: they are sent to it
     save_s: float = SAVE_SHARE * RESERVE_S  # for a job that is to end: what is not saved by then is lost
-    _granted: dict[str, Target] = field(default_factory=dict)
-    _ending: dict[str, float] = field(default_factory=dict)  # by job: since when it has been told to save and let go
+    steady_s: Callable[[], float] = time.monotonic
+    _granted: dict[str, Target] = field(default_factory=dict)  # as coordinators last told, or were told since
+    _rest_heard_s: dict[str, float] = field(default_factory=dict)  # when coordinators last said: granted nothing
+    _last_saves: LastSaves = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._last_saves = LastSaves(self.save_s, self.steady_s)
 
     def connect(self) -> None:
         import ray
@@ -163,7 +162,9 @@ class Agent:
     def sync(self, now_s: float) -> None:
         """Bring the log up to what this cell's jobs have done since the last call, and start what is queued."""
         known = self._list_jobs()
-        for job in self.fleet.open_jobs:
+        jobs = self.fleet.open_jobs
+        self._last_saves.keep({job.job_id for job in jobs if job.moving or job.state is JobState.STOPPING})
+        for job in jobs:
             if not job.foreign:
                 with _alone(job):
                     self._follow(job, known.get(submission_of(job)), now_s)
@@ -192,8 +193,7 @@ class Agent:
         if job.moving and job.state is not JobState.STOPPING:
             self._leave(job, ray_job, now_s)
         elif job.state is JobState.STOPPING and (ray_job is None or not is_over(_RAY_STATUS[ray_job.status])):
-            if not self._saves(job, now_s) and not self.stop_job(submission_of(job)):
-                self.record(JobStateChanged(at_s=now_s, job_id=job.job_id, state=JobState.STOPPED))
+            self._end(job, now_s)
         elif ray_job is None:
             self._start(job, now_s)
         else:
@@ -205,29 +205,54 @@ class Agent:
             self._settle(job, ray_job, now_s)
             return
         has_left = ray_job is None or is_over(_RAY_STATUS[ray_job.status])
-        if not has_left and not self._saves(job, now_s):
+        if not has_left:
+            save = self._last_save(job, now_s)
+            if save is LastSave.UNDER_WAY or (save is LastSave.TOO_LATE and self._stays(job, now_s)):
+                return
             has_left = not self.stop_job(submission_of(job))
         if has_left and job.state is not JobState.QUEUED:
             self._hear(job, now_s)  # its last words
             self.record(JobStateChanged(at_s=now_s, job_id=job.job_id, state=JobState.QUEUED, reason=job.moving))
 
-    def _saves(self, job: JobRecord, now_s: float) -> bool:
-        """Whether a job that is to end has something to save, and time for it. It is granted nothing any more, so it
-        saves at its next step and lets go; that it has done so shows as no workers."""
-        if not job.workers or job.phase not in _HAS_STATE:
-            return False
+    def _end(self, job: JobRecord, now_s: float) -> None:
+        save = self._last_save(job, now_s)
+        if save is LastSave.UNDER_WAY:
+            return
+        if save is LastSave.TOO_LATE:
+            self._tell_unsaved(job, "ended without its last save", now_s)
+        if not self.stop_job(submission_of(job)):
+            self.record(JobStateChanged(at_s=now_s, job_id=job.job_id, state=JobState.STOPPED))
+
+    def _stays(self, job: JobRecord, now_s: float) -> bool:
+        """Whether a job that is to move, and cannot save, waits for another try."""
+        stays = job.moves_put_off < MOST_PUT_OFF
+        self._tell_unsaved(job, "not moved yet" if stays else "moves without its last save", now_s)
+        if stays:
+            self.record(MoveRequested(at_s=now_s, job_id=job.job_id, reason=job.moving, called_off=True))
+            self._last_saves.forget(job.job_id)  # should it be told to end before the next tick, its time begins anew
+        return stays
+
+    def _tell_unsaved(self, job: JobRecord, what: str, now_s: float) -> None:
+        if self._last_saves.is_news(job.job_id):
+            told = unsaved(job, what, self.save_s, now_s)
+            log.error("job %s: %s", job.job_id, told.reason)
+            self.record(told)
+
+    def _last_save(self, job: JobRecord, now_s: float) -> LastSave:
+        """Of a job that is to end. It is granted nothing any more, so it saves at its next step and lets go; that it
+        has done so shows as no workers."""
         if job.job_id not in self.heard:  # this controller is new
             self._hear(job, now_s)
         if self.heard.get(job.job_id, job) is None:
-            return False
-        since_s = self._ending.setdefault(job.job_id, now_s)
-        self.grant({job.job_id: Target(1, 0)})
-        return 0 <= now_s - since_s < self.save_s
+            return LastSave.NOTHING
+        found = self._last_saves.look(job)
+        if found is not LastSave.NOTHING:
+            self.grant({job.job_id: Target(1, 0)})
+        return found
 
     def _start(self, job: JobRecord, now_s: float) -> None:
         """The submission id is made of the job id, so that a controller that died in between starts nothing twice."""
         spec = job.spec
-        self._ending.pop(job.job_id, None)
         metadata = {"tenant": spec.tenant, "name": spec.name}
         try:
             self._api.submit_job(
@@ -293,12 +318,25 @@ class Agent:
         events = [decode(payload) for payload in report["events"]]
         self.record(*events, *_recovery(job, events, now_s))
         self.heard[job.job_id] = Wish(**report["wish"]) if report["wish"] else None
+        if "target" in report:  # what it really has: an order may have been lost, or refused as out of date
+            self._granted.pop(job.job_id, None)
+            self._rest_heard_s.pop(job.job_id, None)
+            if report["target"]:
+                found = self._granted[job.job_id] = Target(**report["target"])
+                if not found.replicas:
+                    self._rest_heard_s[job.job_id] = self.steady_s()
 
     def _forget(self, job_id: str) -> None:
         """It no longer trains. Should the same program train once more, its new coordinator knows of no grant."""
         if job_id in self.heard:
             self.heard[job_id] = None
         self._granted.pop(job_id, None)
+        self._rest_heard_s.pop(job_id, None)
+
+    def knows_of_rest(self, job_id: str) -> bool:
+        """Whether its coordinator said a moment ago that it is granted nothing. Asked from other cells' threads."""
+        heard_s = self._rest_heard_s.get(job_id)
+        return heard_s is not None and self.steady_s() - heard_s < HEARD_S
 
     def wishes(self) -> list[Wish]:
         """What the open jobs could use. Until a job's coordinator speaks, its spec does: nodes boot while the driver
@@ -313,9 +351,9 @@ class Agent:
             last = self._granted.get(job_id)
             if last and replace(last, epoch=target.epoch) == target:
                 continue
-            if job_id in self._ending and target.replicas:
+            if job_id in self._last_saves and target.replicas:
                 continue  # planned before it was told to end
-            epoch = last.epoch + 1 if last else max(1, int(time.time()))  # survives a new controller
+            epoch = last.epoch + 1 if last else max(1, int(time.time()))  # of a coordinator that was not heard yet
             granted = replace(target, epoch=epoch)
             if self.coordinators.set_target(job_id, granted):
                 self._granted[job_id] = granted
@@ -334,49 +372,9 @@ def _alone(job: JobRecord) -> Iterator[None]:
         log.exception("job %s could not be looked at; the others go on", job.job_id)
 
 
-def submission_of(job: JobRecord) -> str:
-    """A foreign job is known under the name that it was sent with."""
-    return job.job_id if job.foreign else submission_id(job.job_id, job.placements)
-
-
-def entrypoint_of(job: JobRecord, storage: Path | str, *, enter: bool = True) -> str:
-    """The command as it runs on the head. What only the driver needs goes before it, not into a runtime environment:
-    that would keep Ray's workers from being taken from the pool of started processes. With `enter` the folder is not
-    uploaded: a local cell has the same disk."""
-    given = {JOB_ID_ENV: job.job_id}
-    if storage:  # else as the head has it
-        given[STORAGE_ENV] = str(storage)
-    if job.spec.continues:
-        given[RUN_ENV] = job.spec.continues
-    if wish := spec_wish(job):
-        given[GRANT_ENV] = json.dumps(asdict(wish))  # so that `tw.fit` need not be told again
-    parts = [f"export {name}={shlex.quote(value)}" for name, value in given.items()]
-    parts += [f"cd {shlex.quote(job.spec.working_dir)}"] if job.spec.working_dir and enter else []
-    # On a line of its own, so that `a || b` and `a & b` mean what they mean in a shell.
-    return f"{' && '.join(parts)} || exit 1\n{_with_retries(job.spec)}"
-
-
-def _with_retries(spec: JobSpec) -> str:
-    """In the shell, so that all tries are one job of Ray's, with one log. A lost node is no failure of the program."""
-    if not spec.max_retries:
-        return spec.entrypoint
-    return (
-        f"for left in $(seq {spec.max_retries} -1 0); do\n(\n{spec.entrypoint}\n)\nstatus=$?\n"
-        '[ $status -eq 0 ] || [ $left -eq 0 ] && exit $status\necho "exit status $status; tries left: $left"\ndone'
-    )
-
-
 def first_line(message: str) -> str:
     """Of why Ray says that a job failed: it appends the log, which is kept elsewhere."""
     return message.partition("\n")[0].partition(", last available logs")[0].removeprefix("Job entrypoint ")
-
-
-def spec_wish(job: JobRecord) -> Wish | None:
-    """What a job asked for when it was submitted; None where it leaves that to its program."""
-    spec = job.spec
-    if not spec.max_workers or not spec.worker_resources:
-        return None
-    return Wish(job.job_id, spec.min_workers, spec.max_workers, spec.worker_resources, spec.worker_labels)
 
 
 def _recovery(job: JobRecord, events: Sequence[AnyEvent], now_s: float) -> Iterator[AnyEvent]:

@@ -144,7 +144,7 @@ class CellInfo:
 class FleetStatus:
     fleet: str
     version: str
-    simulated: bool  # the local cloud: every amount is a pretence
+    simulated: bool  # the local cloud, or emulators: every amount is a pretence
     uptime_s: float
     ray_address: str = ""
     dashboard_url: str = ""

@@ -33,9 +33,13 @@ class BudgetKeeper:
     """`admit` and `closed` are asked by the loop (autoscaler/treasury.py)."""
 
     def __init__(
-        self, journal: Journal, budgets: Budgets | None = None, clock: Callable[[], float] = time.time
+        self,
+        journal: Journal,
+        budgets: Budgets | None = None,
+        clock: Callable[[], float] = time.time,
+        steady_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._journal, self._budgets, self._clock = journal, budgets or Budgets(), clock
+        self._journal, self._budgets, self._clock, self._steady_s = journal, budgets or Budgets(), clock, steady_s
         self._one = threading.Lock()
         self._purses = Purses((), {})
         self._admitted: deque[tuple[float, int, tuple[str, ...]]] = deque()
@@ -60,17 +64,18 @@ class BudgetKeeper:
             if why:
                 self._refused.update((job_id, (now_s + REFUSED_S, why)) for job_id in job_ids)
             else:
-                self._admitted.append((now_s, offer.price_uusd_per_h or 0, tuple(job_ids)))
-            poor = self._purses.too_poor(offer.price_uusd_per_h) if why else []
-        for job_id in poor:  # Ray does not tell whose tasks wait: it may be anybody's who cannot pay
-            self._say_once(job_id, "refused", 0, f"nothing is bought: {offer.market} would pass {why}")
+                self._admitted.append((self._steady_s(), offer.price_uusd_per_h or 0, tuple(job_ids)))
+            poor = self._purses.too_poor(offer.price_uusd_per_h, job_ids) if why else {}
+        whose = "" if job_ids else " for tasks that wait, which may be its own"  # Ray does not tell whose they are
+        for job_id, short in poor.items():
+            self._say_once(job_id, "refused", 0, f"nothing is bought{whose}: {offer.market} would pass {short}")
         return why
 
     def closed(self) -> dict[str, str]:
         """Who was refused a moment ago is not planned for again at every tick."""
         with self._one:
             now_s = self._clock()
-            self._refused = {job_id: known for job_id, known in self._refused.items() if known[0] > now_s}
+            self._refused = {job_id: known for job_id, known in self._refused.items() if _is_ahead(known[0], now_s)}
             return {job_id: why for job_id, (_, why) in self._refused.items()} | self._purses.closed()
 
     def left_uusd(self) -> dict[str, int]:
@@ -92,8 +97,8 @@ class BudgetKeeper:
     def _look(self, open_jobs: dict[str, str]) -> Purses:
         """Under the lock from the record to the new purses: no launch is admitted in between by the old ones."""
         with self._one, self._journal.reading() as (_, ledger):
-            now_s = self._clock()
-            while self._admitted and self._admitted[0][0] < now_s - ADMITTED_S:
+            now_s, steady_s = self._clock(), self._steady_s()  # one that is set back must not drop any
+            while self._admitted and steady_s - self._admitted[0][0] > ADMITTED_S:
                 self._admitted.popleft()
             admitted = [(price, job_ids) for _, price, job_ids in self._admitted]
             self._purses = purses(ledger, self._budgets, open_jobs, now_s, admitted)
@@ -117,6 +122,11 @@ class BudgetKeeper:
         )
 
 
+def _is_ahead(until_s: float, now_s: float) -> bool:
+    """Not by more than it ever was: then the clock was set back, and it would be a refusal for hours."""
+    return 0 < until_s - now_s <= REFUSED_S
+
+
 def resumption(job: JobRecord, ledger: Ledger, request: ResumeRequest, now_s: float) -> JobSpec | BudgetChanged:
     """What becomes of a request to go on: another job in the place of one that is over, else a larger budget."""
     spent_uusd, limit_uusd = ledger.job_cost(job.job_id, now_s), ledger.job(job.job_id).budget_uusd
@@ -135,6 +145,8 @@ def resumption(job: JobRecord, ledger: Ledger, request: ResumeRequest, now_s: fl
 
 def continued(job: JobRecord, spent_uusd: int, limit_uusd: int | None) -> JobSpec:
     """The spec of a job that goes on where one that is over has stopped. It may cost what the old one has left."""
+    if job.state is JobState.SUCCEEDED:
+        raise JobError(f"{job.job_id} has succeeded: nothing is left to do", "to run it anew, submit it again")
     if job.foreign:
         raise JobError(f"{job.job_id} was sent by plain `ray job submit`", "send it again in the same way")
     if limit_uusd is not None and limit_uusd <= spent_uusd:

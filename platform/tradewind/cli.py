@@ -10,7 +10,17 @@ from typing import Any, NoReturn
 
 import click
 
-from tradewind import cli_catalog, cli_clouds, cli_cost, cli_fleet, cli_forecast, cli_jobs, cli_plan, cli_simulate
+from tradewind import (
+    __version__,
+    cli_catalog,
+    cli_clouds,
+    cli_cost,
+    cli_fleet,
+    cli_forecast,
+    cli_jobs,
+    cli_plan,
+    cli_simulate,
+)
 from tradewind.cli_base import Options
 
 INTERRUPTED = 130
@@ -44,6 +54,17 @@ def _aborted(abort: click.Abort) -> int:
     return 1
 
 
+def _color() -> bool | None:
+    """None: on a terminal. A mistake in the environment may be what is to be shown: then without."""
+    from tradewind.config import Settings
+    from tradewind.errors import TradewindError
+
+    try:
+        return None if Settings.from_env().color else False
+    except TradewindError:
+        return False
+
+
 def _show(error: Exception, debug: bool) -> None:
     from tradewind.errors import TradewindError
 
@@ -54,7 +75,7 @@ def _show(error: Exception, debug: bool) -> None:
     known = isinstance(error, TradewindError)
     message = error.message if isinstance(error, TradewindError) else f"{type(error).__name__}: {error}"
     hint = error.hint if isinstance(error, TradewindError) else "this is a defect: run again with --debug and report it"
-    click.echo(click.style("Error: ", fg="red") + message, err=True)
+    click.echo(click.style("Error: ", fg="red") + message, err=True, color=_color())
     if hint and not (debug and not known):
         click.echo(f"Hint: {hint}", err=True)
 
@@ -66,6 +87,7 @@ def _show(error: Exception, debug: bool) -> None:
 @click.option("--home", metavar="DIR", help="Folder of all fleets [env: TRADEWIND_HOME; default: ~/.tradewind].")
 @click.option("--fleet", metavar="NAME", help="Which fleet [env: TRADEWIND_FLEET; default: the one that runs].")
 @click.option("--debug", is_flag=True, envvar="TRADEWIND_DEBUG", help="Show tracebacks.")
+@click.version_option(__version__, prog_name="tradewind", message="%(prog)s %(version)s", help="Print the version.")
 @click.pass_context
 def cli(ctx: click.Context, home: str | None, fleet: str | None, debug: bool) -> None:
     """Elastic training on Ray, on the cheapest accelerators that any cloud has.

@@ -12,6 +12,9 @@ import click
 if TYPE_CHECKING:
     from tradewind.client import Fleet
     from tradewind.home import FleetHome
+    from tradewind.past import PastFleet
+
+UNCUT = 100_000  # columns: more than any line has
 
 
 @dataclass(slots=True)
@@ -29,6 +32,22 @@ class Options:
 
         command = self.command or CONTROLLER
         return connect(self.home, fleet or self.fleet, start, config=config, command=command)
+
+    def connect_or_read(self) -> Fleet | PastFleet:
+        """Where no controller runs, what the fleet has left on record, and a word that it is that."""
+        from tradewind.errors import ControllerError
+
+        try:
+            return self.connect()
+        except ControllerError as error:
+            from tradewind.past import no_past, open_past
+
+            place = self.place()
+            past = open_past(place)
+            if past is None:
+                raise no_past(place, error) from error
+            click.echo(f"Fleet {place.fleet} does not run: this is from its log, {place.folder}.", err=True)
+            return past
 
     def place(self, fleet: str | None = None) -> FleetHome:
         from tradewind.client import locate
@@ -64,7 +83,20 @@ def to_json(value: Any) -> str:
 
 
 def terminal_width() -> int:
-    """The width of the terminal; 80 where there is none."""
+    """The width of the terminal, for charts and prose; where there is none, that of COLUMNS, or 80."""
+    return _width(without=80)
+
+
+def table_width() -> int:
+    """The same for tables: for a pipe or a file nothing is cut, unless COLUMNS asks for it."""
+    return _width(without=UNCUT)
+
+
+def _width(without: int) -> int:
     from shutil import get_terminal_size
 
-    return get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
+    if sys.stdout.isatty():
+        return get_terminal_size((80, 24)).columns
+    from tradewind.config import Settings
+
+    return Settings.from_env().columns or without

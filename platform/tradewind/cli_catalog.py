@@ -75,7 +75,7 @@ def show(
     from tradewind.cost import shop
     from tradewind.model import Capacity
 
-    known = catalogs.load(path or _folder(options))
+    known = catalogs.load(path or lists_folder(options))
     asked = shop.Question(what, Capacity(capacity) if capacity else None, cloud, region, cpus, memory)
     found = shop.deals(known, asked) if what else []
     clouds = {deal.cloud for deal in found}
@@ -96,7 +96,7 @@ def use_lists(options: Options) -> None:
     from tradewind.cost import catalog as catalogs
     from tradewind.cost.shop import stale_warnings
 
-    _warn(stale_warnings(catalogs.use(_folder(options)), time.time()))
+    _warn(stale_warnings(catalogs.use(lists_folder(options)), time.time()))
 
 
 def _warn(warnings: list[str]) -> None:
@@ -104,7 +104,7 @@ def _warn(warnings: list[str]) -> None:
         click.echo(click.style("Warning: ", fg="yellow") + warning, err=True)
 
 
-def _folder(options: Options) -> Path:
+def lists_folder(options: Options) -> Path:
     from tradewind.config import Settings
     from tradewind.cost.catalog import FOLDER
 
@@ -125,7 +125,7 @@ def refresh(options: Options, clouds: tuple[str, ...]) -> None:
     from tradewind.cost import catalog as catalogs
     from tradewind.cost.catalog_refresh import refresh as refreshed
 
-    folder = _folder(options)
+    folder = lists_folder(options)
     found = refreshed(folder, catalogs.load(folder), _feeds(clouds), time.time())
     for each in found:
         click.echo(each.text, err=each.error is not None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tradewind.cli_base import Options, emit, json_option, terminal_width
+from tradewind.cli_base import Options, emit, json_option, table_width
 
 if TYPE_CHECKING:
     from tradewind.autoscaler.providers.base import Check
@@ -32,7 +32,7 @@ def ask_before_spending(config: FleetConfig, *, yes: bool, dry_run: bool, as_jso
         raise ControllerError("the fleet cannot come up", hint)
     table = present_prices(config)
     if dry_run or not as_json:
-        emit(table, as_json, lambda: price_text(table, terminal_width()))
+        emit(table, as_json, lambda: price_text(table, table_width()))
     if dry_run:
         return False
     if not yes and not sys.stdin.isatty():

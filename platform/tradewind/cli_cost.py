@@ -50,7 +50,7 @@ def show(options: Options, /, what: str | None, html: str | None, focus: bool, a
     """The receipt of a job; cost by a word; without either, the bill of the fleet."""
     if sum((bool(html), focus, as_csv, given["as_json"])) > 1:
         raise click.UsageError("give one of --json, --csv, --focus and --html")
-    with options.connect() as fleet:
+    with options.connect_or_read() as fleet:
         if html:
             _write_page(fleet, html, given["since_s"])
         elif focus:
@@ -130,7 +130,7 @@ def reconcile(options: Options, bills: tuple[str, ...], tolerance: float, as_jso
     from tradewind.cost.bills import parse_focus, read
 
     charges = [charge for bill in bills for charge in read(Path(bill))]
-    with options.connect() as fleet:
+    with options.connect_or_read() as fleet:
         found = reconcile.compare(parse_focus(fleet.focus()), charges, tolerance / 100)
     emit(found, as_json, lambda: reconcile.render(found).rstrip("\n"))
     if not found.agrees:

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from tradewind.cli_base import Options, emit, json_option, parse_duration, terminal_width, to_json
+from tradewind.cli_base import Options, emit, json_option, parse_duration, table_width, terminal_width, to_json
 
 if TYPE_CHECKING:
     from tradewind.api import About
     from tradewind.client import Fleet
     from tradewind.config import FleetConfig
+    from tradewind.home import FleetHome
 
 
 @click.command()
@@ -43,22 +44,40 @@ def up(options: Options, config: str | None, foreground: bool, dry_run: bool, ye
     if config:
         found = _fleet_in(config)
         fleet_name = found.name
-        if found.cloud_names and not _runs(options, fleet_name):
-            from tradewind.cli_clouds import ask_before_spending
-
-            if not ask_before_spending(found, yes=yes, dry_run=dry_run, as_json=as_json):
-                return
+        if not _runs(options, fleet_name) and not _may_start(options, config, found, yes, dry_run, as_json):
+            return
     options = _dry(options) if dry_run else options
     if foreground:
         raise click.exceptions.Exit(_run(options, config, fleet_name))
     with options.connect(start=True, config=config, fleet=fleet_name) as fleet:
         status = fleet.status()
         answer = {"fleet": status.fleet, "url": fleet.url, "pid": fleet.pid, "started": fleet.started}
-        emit(answer, as_json, lambda: _started(fleet, status.fleet, status.ray_address))
+        answer["dry_run"] = status.dry_run
+        dry = (
+            "\nDry run: nothing is launched or ended; `tradewind why now` tells what would be" if status.dry_run else ""
+        )
+        emit(answer, as_json, lambda: _started(options, fleet, status.fleet, status.ray_address) + dry)
     if config and not fleet.started:
         click.echo(f"{config} was not read again: `tradewind down` first, to start with it.", err=True)
     if dry_run and not status.dry_run:
         click.echo("The fleet runs, and not dry: `tradewind down` first.", err=True)
+
+
+def _may_start(options: Options, config: str, found: FleetConfig, yes: bool, dry_run: bool, as_json: bool) -> bool:
+    """What is not sold is told before a controller is started; in clouds, what it would cost, too."""
+    from pathlib import Path
+
+    from tradewind.cli_catalog import lists_folder
+    from tradewind.cost import catalog
+    from tradewind.fleet_offers import check_offers
+
+    catalog.use(lists_folder(options))  # as the controller does
+    check_offers(Path(config), found)
+    if not found.cloud_names:
+        return True
+    from tradewind.cli_clouds import ask_before_spending
+
+    return ask_before_spending(found, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def _dry(options: Options) -> Options:
@@ -92,16 +111,36 @@ def _run(options: Options, config: str | None, fleet_name: str | None) -> int:
     return run_controller(options.place(fleet_name), Path(config) if config else None, options.command or CONTROLLER)
 
 
-def _started(fleet: Fleet, name: str, ray_address: str) -> str:
+def _started(options: Options, fleet: Fleet, name: str, ray_address: str) -> str:
+    import shlex
+
     log = f"\n  its log is {fleet.place.log_file}" if fleet.place else ""
     did = f"Started fleet {name}" if fleet.started else f"Fleet {name} is running already"
+    home = f" --home {shlex.quote(options.home)}" if options.home else ""
+    program = f"tradewind{home}" if _is_meant(options, name) else f"tradewind{home} --fleet {name}"
+    tips = {
+        f"{program} submit -- python train.py": "run something",
+        f"{program} status": "see what goes on (dashboard: in a browser)",
+        f"{program} down": "end all of it",
+    }
+    width = max(map(len, tips)) + 3
     return (
         f"{did}: {fleet.url}, process {fleet.pid}{log}\n"
         + (f"  Ray is at {ray_address}\n" if ray_address else "")
-        + "  tradewind submit -- python train.py    run something\n"
-        "  tradewind status                       see what goes on (tradewind dashboard: in a browser)\n"
-        "  tradewind down                         end all of it"
+        + "\n".join(f"  {tip:<{width}} {what}" for tip, what in tips.items())
     )
+
+
+def _is_meant(options: Options, name: str) -> bool:
+    """Is it this fleet that commands without --fleet go to? Another one that runs must not be ended instead of it."""
+    from dataclasses import replace
+
+    from tradewind.errors import ControllerError
+
+    try:
+        return replace(options, fleet=None).place().fleet == name
+    except ControllerError:  # several run
+        return False
 
 
 @click.command()
@@ -112,11 +151,16 @@ def down(options: Options, yes: bool, as_json: bool) -> None:
     """Stop all jobs, end all nodes and the controller, and prove that nothing is left."""
     from dataclasses import replace
 
+    from tradewind.errors import ControllerError
     from tradewind.render import shutdown_text
     from tradewind.states import is_over
 
     # A controller that ended in order withdrew its word; of one that died, head and nodes still run: they are adopted.
-    died = options.place().announced() is not None
+    place = options.place()
+    died = place.announced() is not None
+    if not died and not _is_elsewhere(options):
+        told = f"no controller runs for fleet {place.fleet} in {place.root}: there is nothing to end"
+        raise ControllerError(told, _hint_to_end(place))
     with options.connect(start=died) as fleet:
         running = [job for job in fleet.jobs() if not is_over(job.info.state)]
         if running and not yes:
@@ -127,6 +171,22 @@ def down(options: Options, yes: bool, as_json: bool) -> None:
     report = replace(report, left=(*report.left, *left))
     emit(report, as_json, lambda: shutdown_text(report))
     raise click.exceptions.Exit(1 if report.left else 0)
+
+
+def _is_elsewhere(options: Options) -> bool:
+    """TRADEWIND_URL names a controller that needs no folder here."""
+    from tradewind.config import Settings
+
+    return options.home is None and options.fleet is None and Settings.from_env().url is not None
+
+
+def _hint_to_end(place: FleetHome) -> str:
+    from tradewind.home import announced_fleets
+
+    others = announced_fleets(place.root)
+    if others:
+        return f"others do: `tradewind --fleet {others[0]} down`"
+    return "`tradewind cost` and `tradewind jobs` still tell what it did; `tradewind reap` looks for what clouds keep"
 
 
 def _left_in_clouds(fleet: Fleet) -> list[str]:
@@ -151,7 +211,7 @@ def status(options: Options, as_json: bool) -> None:
 
     with options.connect() as fleet:
         found = fleet.status()
-    emit(found, as_json, lambda: status_screen(found, terminal_width()))
+    emit(found, as_json, lambda: status_screen(found, table_width()))
 
 
 @click.command()
@@ -208,7 +268,7 @@ def nodes(options: Options, everything: bool, as_json: bool) -> None:
 
     with options.connect() as fleet:
         found = [node for node in fleet.nodes() if everything or is_alive(node.state)]
-    emit(found, as_json, lambda: nodes_table(found, terminal_width()))
+    emit(found, as_json, lambda: nodes_table(found, table_width()))
 
 
 @click.command()

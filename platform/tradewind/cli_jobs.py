@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tradewind.cli_base import Options, emit, json_option, parse_duration, terminal_width, to_json
+from tradewind.cli_base import Options, emit, json_option, parse_duration, table_width, to_json
 
 
 @click.command(
@@ -31,7 +31,7 @@ from tradewind.cli_base import Options, emit, json_option, parse_duration, termi
 @click.option("--work", metavar="48h", help="What one replica would need, until its steps tell (for --deadline).")
 @click.option("--env", "env", multiple=True, metavar="KEY=VALUE", help="For its environment; may be repeated.")
 @click.option("--retries", type=click.IntRange(0), help="Start it again so often when it fails (lost nodes aside).")
-@click.option("--watch", is_flag=True, help="Show its progress until it ends.")
+@click.option("--watch", is_flag=True, help="Show its progress until it ends; with --json one line per change.")
 @click.option("--follow", "-f", is_flag=True, help="Show what it prints until it ends.")
 @json_option
 @click.pass_obj
@@ -40,17 +40,25 @@ def submit(options: Options, /, what: tuple[str, ...], watch: bool, follow: bool
     import time
 
     from tradewind.submission import build_spec
+    from tradewind.watch import watch_job
 
+    if follow and as_json:
+        raise click.UsageError("what a job prints is no JSON: take --watch, or leave out --json")
     spec = build_spec(_what(what), now_s=time.time(), **_words(given))  # a mistake must not start a controller
     with options.connect(start=True) as fleet:
         job = fleet.submit(spec)
-        emit(job.info, as_json, lambda: _submitted(job.info))
-        if watch:
-            job.watch()
-        if follow:
-            _print_logs(job.logs(follow=True))
-        if watch or follow:
-            job.wait()  # fails here when the job failed, so that scripts see it
+        if not (watch and as_json):
+            emit(job.info, as_json, lambda: _submitted(job.info))
+        try:
+            if watch:
+                watch_job(job, _json_lines() if as_json else None)
+            if follow:
+                _print_logs(job.logs(follow=True))
+            if watch or follow:
+                job.wait()  # fails here when the job failed, so that scripts see it
+        except KeyboardInterrupt:
+            click.echo(f"\n{job.job_id} goes on: `tradewind stop {job.job_id}` ends it.", err=True)
+            raise
 
 
 def _what(words: tuple[str, ...]) -> Any:
@@ -99,9 +107,9 @@ def jobs(options: Options, only_open: bool, as_json: bool) -> None:
     from tradewind.render import jobs_table
     from tradewind.states import is_over
 
-    with options.connect() as fleet:
+    with options.connect_or_read() as fleet:
         found = [job.info for job in fleet.jobs() if not (only_open and is_over(job.info.state))]
-    emit(found, as_json, lambda: jobs_table(found, terminal_width()))
+    emit(found, as_json, lambda: jobs_table(found, table_width()))
 
 
 @click.command()
@@ -151,20 +159,36 @@ def stop(options: Options, job_id: str, wait: bool, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def watch(options: Options, job_id: str | None, duration_s: float | None, as_json: bool) -> None:
-    """Follow a job, or the whole fleet, live. With --json one line per change or event."""
+    """Follow a job, or the whole fleet, live. With --json one line per change or event.
+
+    Exit status 1 where the job failed.
+    """
     import sys
 
     from tradewind import watch as watching
 
     with options.connect() as fleet:
         if job_id is not None:
-            show = (lambda info: click.echo(_json_line(info))) if as_json else None
-            watching.watch_job(fleet.job(job_id), show)
+            job = fleet.job(job_id)
+            watching.watch_job(job, _json_lines() if as_json else None)
+            job.wait()  # over: fails here when the job failed, as `submit --watch` does
         elif sys.stdout.isatty() and not as_json:
             watching.watch_fleet(fleet, duration_s)
         else:
             show_event = (lambda line: click.echo(_json_line(line))) if as_json else watching.show_event
             watching.watch_events(fleet, show_event, duration_s)
+
+
+def _json_lines() -> Any:
+    """Shows a job as one line of JSON whenever something has changed."""
+    last: list[Any] = [None]
+
+    def show(info: Any) -> None:
+        if info != last[0]:
+            last[0] = info
+            click.echo(_json_line(info))
+
+    return show
 
 
 def _json_line(value: Any) -> str:

@@ -29,6 +29,8 @@ def plan(
 ) -> None:
     """Can a contract be kept, and what will it cost? Before anything is bought.
 
+    Exit status 1 where it cannot be kept ("No"); else 0: how likely it is stands in the answer (JSON: outlook.chance).
+
     \b
     tradewind plan job.yaml --work 48h --deadline 60h --budget 60
     """
@@ -39,3 +41,4 @@ def plan(
     use_lists(options)
     answer = ask(job_file, time.time(), work_s=work_s, restart_s=restart_s, **given)
     emit(answer, as_json, lambda: plan_text(answer))
+    raise click.exceptions.Exit(0 if answer.is_feasible else 1)

@@ -15,7 +15,7 @@ from tradewind.cli_catalog import use_lists
 @click.argument("fleet_file", metavar="FLEET.yaml", type=click.Path(exists=True, dir_okay=False))
 @click.option("--jobs", required=True, metavar="FILE", help="A job trace: CSV, a row a job.")
 @click.option("--traces", multiple=True, metavar="DIR", help="Records of markets: files or folders; may be repeated.")
-@click.option("--policy", default="reactive,contract", show_default=True, metavar="A,B", help="See below.")
+@click.option("--policy", default="reactive,contract", show_default=True, metavar="A,B", help="See above.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same result.")
 @click.option(
     "--repeat", type=click.IntRange(1, 1000), default=1, show_default=True, help="Other begins of the records."

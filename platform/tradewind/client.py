@@ -75,8 +75,18 @@ def connect(
     if start and found is None:
         found, process = ensure_controller(place, Path(config) if config else None, command, timeout_s)
     if found is None:
-        raise ControllerError(f"no controller runs for fleet {place.fleet} in {place.root}")
+        raise _none_runs(place)
     return Fleet(found.url, place.read_token(), place=place, pid=found.pid, process=process)
+
+
+def _none_runs(place: FleetHome) -> ControllerError:
+    """One that ended in order withdrew its word. Of one that died, nodes may still run and cost."""
+    died = place.announced()
+    told = f"no controller runs for fleet {place.fleet} in {place.root}"
+    if died is None:
+        return ControllerError(told)
+    hint = "`tradewind up` takes them over, `tradewind down` ends them"
+    return ControllerError(f"{told}: process {died.pid} has died; its nodes may still run, and cost", hint)
 
 
 def locate(home: str | Path | None = None, fleet: str | None = None) -> FleetHome:

@@ -36,6 +36,7 @@ class Settings:
     token: str | None = field(default=None, repr=False)  # TRADEWIND_TOKEN
     debug: bool = False  # TRADEWIND_DEBUG: tracebacks
     color: bool = True  # off by NO_COLOR (no-color.org)
+    columns: int | None = None  # COLUMNS: how wide tables may be where there is no terminal
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -51,6 +52,7 @@ class Settings:
             token=env.get("TRADEWIND_TOKEN") or None,
             debug=env.get("TRADEWIND_DEBUG", "").lower() in _TRUE,
             color=not env.get("NO_COLOR"),
+            columns=int(columns) if (columns := env.get("COLUMNS", "")).isdecimal() and int(columns) else None,
         )
 
     @property

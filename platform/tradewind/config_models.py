@@ -162,13 +162,13 @@ class Forecast(Section):
         description="How long a node takes to join, as a rule: how far to look ahead.",
     )
     waiting_factor: Annotated[Number, Field(ge=0)] = Field(
-        default=12.0,
+        default=16.0,
         description="An hour in which the work of a node waits costs as much as so many hours of the node.",
     )
     spare_timeout_s: Duration | None = Field(
         default=None,
         alias="spare_timeout",
-        description="A node without work goes after this time where no demand is forecast; left out: usual_boot.",
+        description="A node without work goes after this time where no demand is forecast; left out: step / 5.",
     )
 
 

@@ -40,6 +40,7 @@ from tradewind.api import (
 )
 from tradewind.api_requests import ResumeRequest
 from tradewind.autoscaler.actions import Plan
+from tradewind.autoscaler.clock import Clock
 from tradewind.autoscaler.fleet import JobRecord
 from tradewind.autoscaler.view import View
 from tradewind.budgets import BudgetKeeper
@@ -116,13 +117,15 @@ class Controller:
     _closing: threading.Event = field(default_factory=threading.Event)  # no new ticks
     _one_shutdown: threading.Lock = field(default_factory=threading.Lock)
     _report: ShutdownReport | None = None
+    _clock: Clock = field(init=False)  # of the loops
     _keeper: BudgetKeeper = field(init=False)
     _contracts: ContractDesk = field(init=False)
     _ticks: list[threading.Thread] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._keeper = BudgetKeeper(self.journal, self.budgets, self._now_s)
-        self._contracts = ContractDesk(self.cells, self._now_s)
+        self._clock = next(iter(self.cells.values())).loop.clock
+        self._keeper = BudgetKeeper(self.journal, self.budgets, self._clock.now_s, self._clock.steady_s)
+        self._contracts = ContractDesk(self.cells, self._clock.now_s)
         for cell in self.cells.values():
             cell.loop.keep_within(self._keeper)
 
@@ -167,16 +170,12 @@ class Controller:
             options = {name: option_of(cell) for name, cell in self.cells.items()}
             with self.journal.reading() as (fleet, _):
                 jobs = fleet.open_jobs
-            events = self.router.step(jobs, options, self._now_s())
+            events = self.router.step(jobs, options, self._clock.now_s())
             placed = {event.job_id for event in events if isinstance(event, JobPlaced)}
             for job in jobs:
                 if job.job_id in placed:
                     self._logs.keep_part(job)
             self.journal.record(*events)
-
-    def _now_s(self) -> float:
-        """By the clock of the loops."""
-        return next(iter(self.cells.values())).loop.clock.now_s()
 
     @property
     def _logs(self) -> JobLogs:
@@ -201,7 +200,7 @@ class Controller:
         if self._going_down.is_set():
             raise ControllerError("the fleet is being taken down", "start it again with `tradewind up`, then submit")
         spec = self._with_folder(spec)
-        said = promise(spec, self._views(), self._now_s())
+        said = promise(spec, self._views(), self._clock.now_s())
         slug = re.sub(r"[^a-z0-9]+", "-", spec.name.lower()).strip("-")[:30] or "job"
         job_id = f"{slug}-{secrets.token_hex(3)}"
         self.journal.record(JobSubmitted(at_s=time.time(), job_id=job_id, spec=spec))

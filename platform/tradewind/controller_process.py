@@ -37,9 +37,10 @@ def ensure_controller(
     with place.starting(timeout_s):
         if found := find_controller(place):  # another process was quicker
             return found, None
+        old = place.log_size()
         process = start_controller(place, config, command)
         try:
-            found = _await_controller(place, process, timeout_s)
+            found = _await_controller(place, process, timeout_s, old)
         except KeyboardInterrupt:  # it does not see Ctrl-C itself, and nobody would know that it runs
             _end(process)
             raise
@@ -79,7 +80,8 @@ def controller_command(place: FleetHome, config: Path | None, command: Sequence[
     return [*given, "--config", str(config.resolve())] if config else given
 
 
-def _await_controller(place: FleetHome, process: subprocess.Popen[bytes], timeout_s: float) -> Announcement:
+def _await_controller(place: FleetHome, process: subprocess.Popen[bytes], timeout_s: float, old: int) -> Announcement:
+    """`old` bytes of the log are of starts before this one."""
     until_s = time.monotonic() + timeout_s
     while time.monotonic() < until_s:
         ended = process.poll() is not None
@@ -87,13 +89,13 @@ def _await_controller(place: FleetHome, process: subprocess.Popen[bytes], timeou
             return found
         if ended:
             raise ControllerError(
-                f"the controller ended with status {process.returncode} while starting:\n{place.log_tail()}",
+                f"the controller ended with status {process.returncode} while starting:\n{place.log_tail(after=old)}",
                 f"all of its log is in {place.log_file}",
             )
         time.sleep(0.1)
     _end(process)
     raise ControllerError(
-        f"the controller did not answer within {timeout_s:.0f} s:\n{place.log_tail()}",
+        f"the controller did not answer within {timeout_s:.0f} s:\n{place.log_tail(after=old)}",
         f"all of its log is in {place.log_file}",
     )
 

@@ -49,11 +49,13 @@ NOTICE_S = 12.0
 NEXT = """\
 Real: Ray, its nodes, the training, the kills, the checkpoints. Simulated: the clouds, and so the dollars.
 
-Next:  tradewind up                                 a fleet that stays
+Next:  {activate}tradewind up                                 a fleet that stays
        tradewind submit --watch -- python -m tradewind.jobs.examples.digits --workers 2..4 --steps 300
        tradewind status; tradewind cost; tradewind down"""
 REFRESH_S = 0.25
 PATIENCE = 0.3  # of all steps: how long an act waits for the full size (a slow machine must not miss it)
+LAST_CALL = 0.42  # of all steps: an act that cannot have what it needs is played all the same, and says so
+WORKERS_OF_A_NODE = 2
 LIMIT_S = 420.0  # never longer, whatever happens
 
 
@@ -77,10 +79,33 @@ def next_act(done: int, job: JobInfo, nodes: Sequence[NodeInfo]) -> Act | None:
     if done >= len(ACTS) or job.phase is not Phase.TRAINING:
         return None
     act = ACTS[done]
-    progress = job.step / (job.total_steps or STEPS)
-    is_full_size = job.workers >= job.max_workers or progress >= act.at_fraction + PATIENCE
     is_calm = not any(node.state in (NodeState.DRAINING, NodeState.TERMINATING) for node in nodes)
-    return act if is_full_size and is_calm and progress >= act.at_fraction else None
+    return act if is_calm and _lateness(act, job) >= 0.0 and not waits_for(done, job) else None
+
+
+def waits_for(done: int, job: JobInfo) -> str:
+    """What an act whose time has come still needs; "": nothing, or it is not its time, or there is none. It waits for
+    the full size; then, if it comes without a word, for a worker that survives it and holds the state."""
+    if done >= len(ACTS) or (late := _lateness(ACTS[done], job)) < 0.0 or job.workers >= job.max_workers:
+        return ""
+    needed = WORKERS_OF_A_NODE + 1
+    if late < PATIENCE:
+        return f"the job trains with {job.max_workers} workers"
+    if ACTS[done].notice_s is None and job.workers < needed and late < LAST_CALL:
+        return f"the job trains with {needed} workers: one must be left that holds the state"
+    return ""
+
+
+def _lateness(act: Act, job: JobInfo) -> float:
+    """Of all steps, how many were taken since the act's time."""
+    return job.step / (job.total_steps or STEPS) - act.at_fraction
+
+
+def warning_of(act: Act, job: JobInfo) -> str:
+    """Of an act that could not have what its claim needs."""
+    if act.notice_s is not None or job.workers > WORKERS_OF_A_NODE:
+        return ""
+    return "; the job never got a second node in time, so nobody is left with its state: it goes back to its last save"
 
 
 def victim(job: JobInfo, nodes: Sequence[NodeInfo]) -> NodeInfo | None:
@@ -101,6 +126,7 @@ class Show:
     job: Job
     screen: Screen
     acts_done: int = 0
+    waited: str = ""  # what was told that the next act waits for
     seen: int = 0  # the last event that was shown
     began_s: float = field(default_factory=time.monotonic)
     refresh_s: float = REFRESH_S
@@ -119,12 +145,18 @@ class Show:
             time.sleep(self.refresh_s)
 
     def _act(self, info: JobInfo, nodes: Sequence[NodeInfo]) -> None:
+        self._tell_wait(waits_for(self.acts_done, info))
         act = next_act(self.acts_done, info, nodes)
         node = victim(info, nodes) if act else None
         if act and node:
             self.acts_done += 1
-            self.screen.say(f"Act {self.acts_done}: {act.title} ({node.cloud}, {node.zone})")
+            self.screen.say(f"Act {self.acts_done}: {act.title} ({node.cloud}, {node.zone})" + warning_of(act, info))
             self.fleet.preempt(node.launch_id, act.notice_s)
+
+    def _tell_wait(self, text: str) -> None:
+        if text and text != self.waited:
+            self.waited = text
+            self.screen.say(f"Act {self.acts_done + 1} waits until {text}")
 
     def _news(self) -> list[EventLine]:
         lines = self.fleet.events(self.seen)
@@ -206,4 +238,10 @@ def _epilogue(job: Job, info: JobInfo, folder: Path) -> None:
     samples = audit(folder / "samples")
     write("\n" + render_receipt(job.receipt()))
     write(f"samples: {samples.samples} seen, skipped {samples.skipped}, repeated {samples.repeated}\n")
-    write(NEXT)
+    write(what_is_next(shutil.which("tradewind")))
+
+
+def what_is_next(program: str | None) -> str:
+    """Commands that can be copied, also where `make demo` has just made a .venv that is not on the PATH."""
+    activate = "" if program else f". {shlex.quote(str(Path(sys.prefix) / 'bin' / 'activate'))}\n       "
+    return NEXT.format(activate=activate)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tradewind.api import EventLine, FleetStatus, JobInfo, NodeInfo
-from tradewind.render import bar
+from tradewind.render import bar, count_text
 from tradewind.units import format_duration, format_usd
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _phase(event: Mapping[str, Any]) -> str | None:
     words = {
         "restarting": "job recovers",
         "resizing": "job changes its size",
-        "training": f"job trains with {event['workers']} workers",
+        "training": f"job trains with {count_text(event['workers'], 'worker')}",
     }
     return f"{words[event['phase']]}{reason}" if event["phase"] in words else None
 

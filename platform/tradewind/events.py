@@ -41,7 +41,7 @@ class ControllerStarted:
     fleet: str
     pid: int
     version: str
-    simulated: bool  # the local cloud: every amount is a pretence
+    simulated: bool  # the local cloud, or emulators: every amount is a pretence
     config: str = ""  # a digest of the fleet file
     kind: Literal["controller_started"] = "controller_started"
 
@@ -209,11 +209,13 @@ class JobPlaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRequested:
-    """Intent: the job is to leave its cell. It is stopped there, goes back to the queue, and is placed anew."""
+    """Intent: the job is to leave its cell. It saves and is stopped there, goes back to the queue, and is placed anew.
+    `called_off`: it stays after all."""
 
     at_s: float
     job_id: str
     reason: str
+    called_off: bool = False
     kind: Literal["move_requested"] = "move_requested"
 
 
@@ -250,11 +252,16 @@ class HoldingChanged:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandChanged:
     """What is asked of a cell's Ray from `at_s` on, beside the workers that jobs have stated: what jobs hold, tasks,
-    actors and placement groups that wait, and `request_resources`. Told when it changes, but not again at once."""
+    actors and placement groups that wait, and `request_resources`. Told when it changes, but not again at once.
+
+    A cell tells the whole list now and then, and in between (`goes_on`) only what is new in it: `asked` stands at the
+    end of the list then, and `changes` are new amounts by place in it (0: no longer asked for)."""
 
     at_s: float
     cell: str
     asked: tuple[Asked, ...] = ()  # the largest, where there are many
+    goes_on: bool = False
+    changes: tuple[tuple[int, float], ...] = ()
     kind: Literal["demand_changed"] = "demand_changed"
 
 
@@ -308,7 +315,7 @@ class DecisionRecorded:
     """One action of a plan, with its reason and what it beat."""
 
     at_s: float
-    action: str  # "launch", "drain", "terminate", "hold", "adopt", "grant", "contract", "budget", "clean"
+    action: str  # "launch", "drain", "terminate", "hold", "adopt", "grant", "contract", "budget", "clean", "unsaved"
     subject: str  # launch id, job id (of a grant, a contract), or what was asked for
     reason: str
     alternatives: tuple[str, ...] = ()

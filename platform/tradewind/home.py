@@ -107,11 +107,16 @@ class FleetHome:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ControllerError(f"cannot read {self.controller_file}: {error}", "remove this file") from error
 
-    def log_tail(self, lines: int = 15) -> str:
+    def log_size(self) -> int:
+        return self.log_file.stat().st_size if self.log_file.exists() else 0
+
+    def log_tail(self, lines: int = 15, after: int = 0) -> str:
+        """The last lines of what was written after so many bytes (all of it, where the file was begun anew)."""
         try:
-            text = self.log_file.read_text(errors="replace")
+            written = self.log_file.read_bytes()
         except FileNotFoundError:
             return ""
+        text = written[after if after <= len(written) else 0 :].decode(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
 
     @contextmanager

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tradewind.agent import submission_of
 from tradewind.autoscaler.fleet import JobRecord
 from tradewind.autoscaler.providers.local_processes import write_atomically
 from tradewind.cells.cell import Cell, survived
+from tradewind.entrypoint import submission_of
 from tradewind.states import is_over
 
 

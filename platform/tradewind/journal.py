@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tradewind.autoscaler.fleet import FleetState
+from tradewind.autoscaler.roll import Roll
 from tradewind.cost.ledger import Ledger
 from tradewind.errors import LogError
 from tradewind.events import AnyEvent, DecisionRecorded
@@ -52,7 +53,7 @@ class Journal:
         """Raises what the folds would raise, on a copy of just the records that these events change."""
         nodes, jobs = ({getattr(event, name, "") for event in events} for name in ("launch_id", "job_id"))
         stage = FleetState(
-            nodes={key: self.fleet.nodes[key] for key in nodes if key in self.fleet.nodes},
+            nodes=Roll({key: self.fleet.nodes[key] for key in nodes if key in self.fleet.nodes}),
             jobs={key: self.fleet.jobs[key] for key in jobs if key in self.fleet.jobs},
         )
         for event in events:

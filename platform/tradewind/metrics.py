@@ -62,7 +62,7 @@ def _money(status: FleetStatus, by_label: Summary, by_tenant: Summary, by_market
     if by_label.total.saved_uusd is not None:
         text = "What the same node time would have cost more at on-demand list prices."
         yield _gauge("tradewind_saved_dollars", text, by_label.total.saved_uusd)
-    simulated = GaugeMetricFamily("tradewind_simulated", "1 where the local cloud bills nothing.")
+    simulated = GaugeMetricFamily("tradewind_simulated", "1 where nothing is billed: the local cloud, or emulators.")
     simulated.add_metric([], float(by_label.simulated))
     yield simulated
 

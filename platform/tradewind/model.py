@@ -62,8 +62,16 @@ class Capacity(StrEnum):
     ON_DEMAND = "on-demand"
 
 
+class _Named:
+    """Room for a name and a hash that are made once. No fields: they are neither compared nor sent anywhere."""
+
+    __slots__ = ("_hash", "_key")
+    _hash: int
+    _key: str
+
+
 @dataclass(frozen=True, slots=True)
-class Market:
+class Market(_Named):
     """One place where one type is sold, in one way."""
 
     cloud: str  # "aws", "gcp", "azure"
@@ -74,7 +82,19 @@ class Market:
 
     @property
     def key(self) -> str:
-        return f"{self.cloud}/{self.zone}/{self.instance_type}/{self.capacity}"
+        """Every decision asks for the keys of all that is sold, several times."""
+        try:
+            return self._key
+        except AttributeError:
+            object.__setattr__(self, "_key", f"{self.cloud}/{self.zone}/{self.instance_type}/{self.capacity}")
+            return self._key
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", hash(self.key))  # without the region, which the zone is in
+            return self._hash
 
     def __str__(self) -> str:
         return self.key

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from tradewind.autoscaler.contract.plan import Answer, Point, plan
+from tradewind.autoscaler.contract.plan import LIKELY, SURE, Answer, Point, plan
 from tradewind.autoscaler.contract.progress import SCALING, USUAL_START_S
 from tradewind.autoscaler.contract.view import ContractView, SpotMarket
 from tradewind.autoscaler.shape import Shape
@@ -122,14 +122,15 @@ def speeds(spec: JobSpec, scaling: float) -> tuple[float, ...]:
 def _offers(spec: JobSpec, cloud: str | None) -> list[Offer]:
     """One worker a machine; those that hold it, at a known price, the cheapest first."""
     accelerator = spec.worker_labels.get(LABEL_ACCELERATOR) or _accelerator(spec)
+    shape = Shape.of({}, spec.worker_labels)
     found = [
         offer
         for offer in catalog.load().find(accelerator or None, cloud=cloud)
-        if offer.price_uusd_per_h and offer.hosts == 1 and _holds(offer, spec)
+        if offer.price_uusd_per_h and offer.hosts == 1 and _holds(offer, spec) and shape.allows(offer.labels)
     ]
     if not any(offer.market.capacity is Capacity.ON_DEMAND for offer in found):
-        problem = Problem("plan", "resources", "the catalogue has no machine that holds one worker")
-        raise ConfigError([problem], "ask for less per worker, or for another accelerator or cloud")
+        problem = Problem("plan", "resources", "the catalogue has no machine that holds one worker, on demand")
+        raise ConfigError([problem], "ask for less per worker, or for another accelerator, cloud or label")
     return found
 
 
@@ -148,7 +149,7 @@ def _price(offer: Offer) -> int:
 
 
 def plan_text(answer: Answer) -> str:
-    lines = [("Yes: " if answer.is_feasible else "No: ") + answer.summary]
+    lines = [f"{_verdict(answer)}: {answer.summary}"]
     found = answer.outlook
     if found is not None:
         low, high = (format_usd(cost) for cost in found.cost_range_uusd)
@@ -161,10 +162,31 @@ def plan_text(answer: Answer) -> str:
             lines.append(
                 f"  budget    enough for it, late perhaps, with {found.budget_chance:.0%}; of these, the figures above"
             )
+        if answer.budget_uusd is not None:
+            lines.append(
+                f"  sure      never more than {format_usd(answer.budget_uusd)}: it saves and stops before that"
+            )
     lines += [f"  try       {remedy}" for remedy in answer.remedies]
     lines.append(f"  priced    {_prices(answer)}")
-    lines += ["", "Expected cost by deadline:", *_bars(answer), _cheapest(answer)]
+    lines += ["", f"Expected cost by deadline{_unlimited(answer)}:", *_bars(answer), _cheapest(answer)]
     return "\n".join(lines)
+
+
+def _verdict(answer: Answer) -> str:
+    if not answer.is_feasible:
+        return "No"
+    chance = 1.0 if answer.outlook is None else answer.outlook.chance
+    return "Yes" if chance >= SURE else "Likely" if chance >= LIKELY else "Unlikely"
+
+
+def _unlimited(answer: Answer) -> str:
+    """Where the budget changes what is paid, the curve is of something else than the cost above it."""
+    if answer.budget_uusd is None:
+        return ""
+    is_free = answer.outlook is not None and any(
+        point.cost_uusd == answer.outlook.cost_uusd for point in answer.curve if point.deadline_s == answer.asked_s
+    )
+    return "" if is_free else ", without a budget"
 
 
 def _prices(answer: Answer) -> str:

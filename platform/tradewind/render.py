@@ -27,16 +27,32 @@ from tradewind.states import is_over
 from tradewind.units import format_duration, format_usd
 
 WIDTH = 80
+_LEAST = 8  # of a column of words; one that has less than half of it is left out
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], width: int = WIDTH) -> str:
-    """Columns under their heads; `>` before a head aligns right. The last column is cut to fit."""
+    """Columns under their heads; `>` before a head aligns right. What does not fit is cut: first the last column, then
+    words in the middle, never figures or the first column; where nothing of the last is left, it is left out."""
     right = [head.startswith(">") for head in headers]
     lines = [[head.lstrip(">") for head in headers], *([str(cell) for cell in row] for row in rows)]
-    sizes = [max(len(line[i]) for line in lines) for i in range(len(headers))]
-    taken = sum(sizes[:-1]) + 2 * (len(headers) - 1)
-    sizes[-1] = min(sizes[-1], max(width - taken, 8))
-    return "\n".join(_row(line, sizes, right) for line in lines)
+    sizes = _sizes([max(len(line[i]) for line in lines) for i in range(len(headers))], right, width)
+    return "\n".join(_row(line[: len(sizes)], sizes, right[: len(sizes)]) for line in lines)
+
+
+def _sizes(widest: Sequence[int], right: Sequence[bool], width: int) -> list[int]:
+    sizes, last = list(widest), min(widest[-1], _LEAST)
+    words = [i for i in range(1, len(sizes) - 1) if not right[i]]
+    while (over := _taken(sizes[:-1]) + last - width) > 0 and words:
+        longest = max(words, key=lambda i: sizes[i])
+        if sizes[longest] <= _LEAST:
+            break
+        sizes[longest] -= min(over, sizes[longest] - _LEAST)
+    room = width - _taken(sizes[:-1])
+    return [*sizes[:-1], min(sizes[-1], room)] if room >= min(last, _LEAST // 2) else sizes[:-1]
+
+
+def _taken(sizes: Sequence[int]) -> int:
+    return sum(sizes) + 2 * len(sizes)
 
 
 def _row(cells: Sequence[str], sizes: Sequence[int], right: Sequence[bool]) -> str:
@@ -53,11 +69,16 @@ def _cut(text: str, size: int) -> str:
 def jobs_table(jobs: Sequence[JobInfo], width: int = WIDTH) -> str:
     if not jobs:
         return "No jobs yet. Submit one: tradewind submit -- python train.py"
+    is_named = any(map(_name_text, jobs))
     rows = [
-        (j.job_id, j.state, workers_text(j), step_text(j), format_usd(j.cost_uusd), _name_text(j), j.reason)
+        (
+            *(j.job_id, j.state, workers_text(j), step_text(j), format_usd(j.cost_uusd)),
+            *((_name_text(j),) if is_named else ()),
+            j.reason,
+        )
         for j in jobs
     ]
-    return table(("JOB", "STATE", ">WORKERS", ">STEP", ">COST", "NAME", "WHY"), rows, width)
+    return table(("JOB", "STATE", ">WORKERS", ">STEP", ">COST", *(("NAME",) if is_named else ()), "WHY"), rows, width)
 
 
 def _name_text(job: JobInfo) -> str:

@@ -20,6 +20,7 @@ def price_text(prices: PriceTable, width: int = WIDTH) -> str:
         f"{table(_HEADS, rows, width)}{more}\n\n"
         f"Fleet {prices.fleet}: {format_usd(prices.head_uusd_per_h)} an hour for its heads; workers when jobs ask;\n"
         f"at most {format_usd(prices.most_uusd_per_h)} an hour ({prices.most_why})."
+        + ("\nSimulated: these clouds are emulated, and nothing is billed." if prices.simulated else "")
     )
 
 

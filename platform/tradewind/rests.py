@@ -18,12 +18,14 @@ from tradewind.cost.clean_hours import Candidate, CleanHours, Models, window_of
 from tradewind.cost.grid_file import Grid, read_grid
 from tradewind.errors import ConfigError
 from tradewind.journal import Journal
+from tradewind.last_saves import unsaved
 from tradewind.model import Phase
 from tradewind.states import JobState
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 60.0
+SAVE_S = 300.0  # for the save before a rest; longer where a start takes longer, too
 CARBON_COLUMN = "g_per_kwh"  # other columns (prices, say) are no carbon
 _GONE = -1  # in the place of the time of a file that is not there
 
@@ -38,12 +40,18 @@ class Rests:
         path: Path | None = None,
         column: str = "",
         clock: Callable[[], float] = time.time,
+        steady_s: Callable[[], float] = time.monotonic,
+        knows: Callable[[str], bool] = lambda job_id: True,  # noqa: ARG005
     ) -> None:
+        """`knows`: whether a job has been told to rest. Not all are at once, or at all: contracts may be in haste, and
+        heads silent."""
         self._journal, self._wish, self._path, self._column, self._clock = journal, wish, path, column, clock
+        self._steady_s, self._knows = steady_s, knows
         self._one = threading.Lock()
         self._looked_at_s = -LOOK_S
         self._resting: dict[str, str] = {}
         self._ran_in: dict[str, int] = {}  # the last clock hour in which it was told to run
+        self._asked_at_s: dict[str, float] = {}  # since when those who know that they are to rest have not saved
         self._grid, self._changed_ns, self._models = Grid(), 0, Models()
 
     def resting(self) -> Mapping[str, str]:
@@ -54,7 +62,7 @@ class Rests:
                 return self._resting
             if self._read() or not 0 <= now_s - self._looked_at_s < LOOK_S:
                 self._looked_at_s = now_s
-                self._resting = self._look(self._wish, now_s)
+                self._resting = self._without_unsaved(self._look(self._wish, now_s), now_s)
             return self._resting
 
     def intensity(self, region: str, from_s: float, until_s: float) -> float | None:
@@ -77,6 +85,23 @@ class Rests:
                 elif window is not None:
                     self._ran_in[job.job_id] = hour
             self._ran_in = {job_id: at for job_id, at in self._ran_in.items() if at == hour}
+        return found
+
+    def _without_unsaved(self, found: dict[str, str], now_s: float) -> dict[str, str]:
+        """Who cannot save does not rest in this hour: clean hours are a wish, and not worth the work of an hour. It
+        goes on, and people are told."""
+        save_s, steady_s = max(SAVE_S, self._wish.restart_s if self._wish else 0.0), self._steady_s()
+        with self._journal.reading() as (fleet, _):
+            holding = [fleet.jobs[job_id] for job_id in found if fleet.jobs[job_id].holds_state]
+        since_s = {job.job_id: self._asked_at_s.get(job.job_id, steady_s) for job in holding if self._knows(job.job_id)}
+        unable = [job for job in holding if steady_s - since_s.get(job.job_id, steady_s) >= save_s]
+        for job in unable:
+            told = unsaved(job, "does not rest in this hour, and goes on", save_s, now_s)
+            log.warning("job %s: %s", job.job_id, told.reason)
+            self._journal.record(told)
+            self._ran_in[job.job_id] = int(now_s // HOUR_S)
+            del found[job.job_id]
+        self._asked_at_s = {job_id: at_s for job_id, at_s in since_s.items() if job_id in found}
         return found
 
     def _candidate(self, job: JobRecord, hour: int) -> Candidate | None:

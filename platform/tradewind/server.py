@@ -47,6 +47,7 @@ from tradewind.api import (
     ShutdownReport,
     Story,
     job_not_found,
+    pick,
 )
 from tradewind.api_requests import PreemptRequest, ResumeRequest, SubmitRequest
 from tradewind.cost_routes import cost_routes, metrics_routes
@@ -247,11 +248,13 @@ def _why_routes(port: ControllerPort) -> APIRouter:
 
 @contextmanager
 def _nearest(port: ControllerPort, job_id: str) -> Iterator[None]:
-    """An unknown job is told with the nearest id that there is."""
+    """An unknown job is told with the nearest id that there is, a beginning that several have with these."""
     try:
         yield
     except errors.JobNotFound as error:
-        raise job_not_found(job_id, [job.job_id for job in port.jobs()]) from error
+        names = [job.job_id for job in port.jobs()]
+        pick(job_id, names, job_not_found)
+        raise job_not_found(job_id, names) from error
 
 
 def _poll(ask: Callable[[float], T], enough: Callable[[T], bool], wait_s: float, closing: threading.Event) -> T:

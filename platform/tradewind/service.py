@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from tradewind.autoscaler.loop import Loop
 from tradewind.autoscaler.market import MarketSettings
 from tradewind.autoscaler.providers.local import LocalCloud
 from tradewind.autoscaler.providers.local_fleets import clean_up
-from tradewind.autoscaler.providers.local_market import MAX_HOSTS, Action, MarketEvent, MarketScript
+from tradewind.autoscaler.providers.local_market import Action, MarketEvent, MarketScript
 from tradewind.autoscaler.providers.local_processes import write_atomically
 from tradewind.autoscaler.providers.raylets import LocalHead, default_base
 from tradewind.autoscaler.ray_state import RayState
@@ -39,18 +39,19 @@ from tradewind.cells.cell import Cell
 from tradewind.cells.folders import DIGEST_SCHEME, pack_folder
 from tradewind.cells.route import Router
 from tradewind.config import FleetConfig, load_fleet
-from tradewind.config_models import LimitRule, OfferSelector
+from tradewind.config_models import LimitRule
 from tradewind.controller import STOP_TIMEOUT_S, Controller
 from tradewind.cost import catalog
 from tradewind.cost.budget import Budgets
 from tradewind.cost.clean_hours import CleanHours
 from tradewind.cost.grid_file import read_grid
 from tradewind.cost.shop import stale_warnings
-from tradewind.errors import ConfigError, Problem, TradewindError
+from tradewind.errors import TradewindError
 from tradewind.events import JobStateChanged
+from tradewind.fleet_offers import offers_of
 from tradewind.home import FleetHome
 from tradewind.journal import Journal
-from tradewind.model import LOCAL_CELL, STORAGE_ENV, Offer
+from tradewind.model import LOCAL_CELL, STORAGE_ENV
 from tradewind.rests import Rests
 from tradewind.server import create_app, serve
 from tradewind.states import JobState
@@ -60,62 +61,9 @@ log = logging.getLogger(__name__)
 
 CLOUD_END_TIMEOUT_S = 600.0  # machines with accelerators take minutes to end
 INTERRUPTED = 130  # the exit status after Ctrl-C, by custom
-# The fleet of `tw.connect()` and `tradewind submit` when nobody has described one.
-DEFAULT_OFFERS = ("L4", "T4", "A10G", "A100", "V100", "")
-# Enough for a choice: every tick looks at all offers. Azure's few regions are all taken.
-DEFAULT_REGIONS = {
-    "aws": ("us-east-1", "us-east-2", "us-west-2", "eu-west-1", "eu-central-1", "eu-north-1", "ap-south-1"),
-    "gcp": ("us-central1", "us-east1", "us-east4", "us-east5", "us-west1", "us-west4", "europe-west4"),
-}
 
 
 # --- from the fleet file to the parts; pure ----------------------------------------------------------------------
-
-
-def offers_of(config: FleetConfig) -> tuple[Offer, ...]:
-    """What the fleet may buy, by the catalogue. Offers without a price are left out: nobody can choose by it."""
-    found: dict[str, Offer] = {}
-    for number, selector in enumerate(config.offers):
-        try:
-            matches = _matches(selector)
-        except ConfigError as error:  # a name that the catalogue does not know
-            problems = [Problem("fleet file", f"offers[{number}].{p.field}", p.message) for p in error.problems]
-            raise ConfigError(problems, error.hint) from error
-        usable = [offer for offer in matches if _is_usable(offer)]
-        if not usable:
-            wrong = (
-                f"the catalogue has no price for it, or only slices of more than {MAX_HOSTS} hosts" if matches else ""
-            )
-            problem = Problem("fleet file", f"offers[{number}]", wrong or "the catalogue has nothing like this")
-            raise ConfigError([problem], "leave out a line of the selector")
-        found.update((offer.market.key, offer) for offer in usable)
-    if not config.offers:
-        found.update((offer.market.key, offer) for name in DEFAULT_OFFERS for offer in _default_offers(name))
-    return tuple(offer for offer in found.values() if _is_usable(offer))
-
-
-def _default_offers(accelerator: str) -> list[Offer]:
-    offers = catalog.load().find(accelerator)
-    return [o for o in offers if o.market.region in DEFAULT_REGIONS.get(o.market.cloud, (o.market.region,))]
-
-
-def _is_usable(offer: Offer) -> bool:
-    return offer.price_uusd_per_h is not None and offer.hosts <= MAX_HOSTS
-
-
-def _matches(selector: OfferSelector) -> list[Offer]:
-    return [
-        offer
-        for capacity in selector.capacity
-        for offer in catalog.load().find(
-            selector.accelerator,
-            cloud=selector.cloud,
-            region=selector.region,
-            zone=selector.zone,
-            instance_type=selector.instance_type,
-            capacity=capacity,
-        )
-    ]
 
 
 def script_of(config: FleetConfig) -> MarketScript:
@@ -190,14 +138,18 @@ def budgets_of(config: FleetConfig) -> Budgets:
     return Budgets(given.fleet_uusd, tenants, monthly, given.reserve_s, given.horizon_s)
 
 
-def rests_of(config: FleetConfig, journal: Journal) -> Rests:
+def rests_of(config: FleetConfig, journal: Journal, cells: Iterable[Cell] = ()) -> Rests:
     given = config.carbon
     if given.grid is None:
         return Rests(journal)
     path = Path(given.grid).expanduser()
     read_grid(path, given.column)  # a mistake in it is told at the start, not in the log of a night
     wish = CleanHours(given.restart_s, given.margin_s, dict(given.zones), given.zone)
-    return Rests(journal, wish, path, given.column)
+
+    def knows(job_id: str) -> bool:
+        return any(cell.agent.knows_of_rest(job_id) for cell in cells)
+
+    return Rests(journal, wish, path, given.column, knows=knows)
 
 
 def _rule(rule: LimitRule) -> Rule:
@@ -265,7 +217,7 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
             config_digest=digest_of(config),
             budgets=budgets_of(config),
         )
-        rests = rests_of(config, journal)
+        rests = rests_of(config, journal, opened.cells.values())
         controller.intensity = rests.intensity
         for cell in opened.cells.values():
             cell.loop.resting = rests.resting
@@ -279,6 +231,7 @@ def run(place: FleetHome, config: FleetConfig, *, ephemeral: bool) -> None:
 
 def _open_clouds(place: FleetHome, config: FleetConfig, journal: Journal, stack: ExitStack) -> Opened:
     from tradewind.cells.cloud_cells import open_cloud_cells
+    from tradewind.clouds.cells import is_emulated
 
     settings = settings_of(config, "")
     for warning in stale_warnings(catalog.load(), time.time()):
@@ -288,7 +241,7 @@ def _open_clouds(place: FleetHome, config: FleetConfig, journal: Journal, stack:
     folders = place.folder / "folders"
     return Opened(
         found.cells,
-        simulated=False,
+        simulated=is_emulated(config),
         pack=lambda folder: f"{DIGEST_SCHEME}{pack_folder(folder, folders)}",
         end_timeout_s=CLOUD_END_TIMEOUT_S,
         clean_up=found.forget,

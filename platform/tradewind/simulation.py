@@ -20,8 +20,9 @@ from tradewind.clouds.cells import cells_of
 from tradewind.config import load_fleet
 from tradewind.config_models import FleetConfig
 from tradewind.errors import ConfigError, Problem
+from tradewind.fleet_offers import offers_of
 from tradewind.model import Capacity, Offer
-from tradewind.service import offers_of, settings_of
+from tradewind.service import settings_of
 
 _MOVES = "jobs may be moved to cheaper nodes (market.move_work): all of them are taken to be able to"
 _NEVER = "no record of the markets was given: spot is always there, and never taken"

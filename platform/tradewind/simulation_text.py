@@ -156,14 +156,14 @@ def _chart(results: Sequence[Result], width: int, coloured: bool) -> list[str]:
     if not most:
         return []
     top = nice_top(most)
-    margin = len(f"{top:,.0f}") + 2
+    marks = {0: _mark(top), _ROWS // 2: _mark(top / 2), _ROWS - 1: "$0"}
+    margin = max(map(len, marks.values())) + 1
     canvas = Canvas(width - margin - 2, _ROWS, top)
     longest = max(len(each) for each in paid) - 1
     for number, each in enumerate(paid):
         points = [(place / longest, uusd / 1e6) for place, uusd in enumerate(each)]
         canvas.line(points, _COLOURS[number % len(_COLOURS)], dotted=number % 2 == 1)
     drawn = canvas.lines(coloured)
-    marks = {0: f"${top:,.0f}", _ROWS // 2: f"${top / 2:,.0f}", _ROWS - 1: "$0"}
     days = longest * results[0].window_s / 86400.0
     axis = with_labels([(0.0, "0"), (0.5, f"{days / 2:.3g} days"), (0.97, f"{days:.3g} days")], width - margin - 2)
     keys = ", ".join(f"{result.policy} {'dotted' if number % 2 else 'solid'}" for number, result in enumerate(results))
@@ -172,3 +172,8 @@ def _chart(results: Sequence[Result], width: int, coloured: bool) -> list[str]:
         *(f"{marks.get(row, '').rjust(margin)} {line}" for row, line in enumerate(drawn)),
         " " * (margin + 1) + axis,
     ]
+
+
+def _mark(usd: float) -> str:
+    """Small amounts need their cents: two marks must not read the same."""
+    return f"${usd:,.0f}" if usd >= 10 else format_usd(round(usd * 1e6))

@@ -152,8 +152,15 @@ def parse_deadline_s(given: str | int | float | datetime, now_s: float) -> float
         with contextlib.suppress(ValueError):  # not a moment: a duration
             given = datetime.fromisoformat(given)
     if not isinstance(given, datetime):
-        return now_s + _parse("deadline", parse_duration_s, given)
+        return now_s + _parse("deadline", _span_s, given)
     return given.timestamp()
+
+
+def _span_s(given: str | int | float) -> float:
+    try:
+        return parse_duration_s(given)
+    except ValueError as error:
+        raise ValueError(f"{error}; or a moment, like 2030-05-01T18:00Z") from error
 
 
 def _some_usd(text: str | int | float) -> int:

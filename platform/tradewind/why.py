@@ -288,18 +288,25 @@ def _job_line(event: AnyEvent, job: JobRecord) -> StoryLine | None:
         case JobStateChanged():
             return StoryLine(at_s=event.at_s, what=str(event.state), reason=event.reason)
         case JobPlaced() | MoveRequested():
-            what = f"placed in {event.cell}" if isinstance(event, JobPlaced) else "is to leave its cell"
-            return StoryLine(at_s=event.at_s, what=what, reason=event.reason)
+            return StoryLine(at_s=event.at_s, what=_place_text(event), reason=event.reason)
         case BudgetChanged():
             return StoryLine(at_s=event.at_s, what=f"budget: it may cost {format_usd(event.budget_uusd)} in all now")
         case DecisionRecorded(action="budget") if event.subject == job.job_id:
             return StoryLine(at_s=event.at_s, what="budget", reason=event.reason)
+        case DecisionRecorded(action="unsaved") if event.subject == job.job_id:
+            return StoryLine(at_s=event.at_s, what="not saved", reason=event.reason)
         case DecisionRecorded(action="grant" | "contract") if event.subject == job.job_id:
             return StoryLine(at_s=event.at_s, what=_DONE[event.action], reason=event.reason, beat=event.alternatives)
         case DecisionRecorded(action="hold") if job.job_id in _jobs_in(event.jobs, event.subject):
             return hold_line(event.subject, event.reason, event.alternatives, event.at_s)
         case _:
             return None
+
+
+def _place_text(event: JobPlaced | MoveRequested) -> str:
+    if isinstance(event, JobPlaced):
+        return f"placed in {event.cell}"
+    return "stays in its cell for now, where it was to leave it" if event.called_off else "is to leave its cell"
 
 
 def _held_lines(scene: Scene, job: JobRecord) -> Iterator[StoryLine | None]:

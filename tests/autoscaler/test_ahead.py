@@ -129,6 +129,10 @@ def test_idle_nodes_stay_while_the_forecast_wants_them_and_go_early_when_not() -
     assert len(drained(make_plan(view(old, forecasts={KEY: outlook(2)})))) == 1
     assert drained(make_plan(view(nodes))) == set()  # nothing is forecast: the long time-out holds
     seen = view(nodes, forecasts={KEY: outlook(2)})
+    unset = replace(seen, settings=replace(SETTINGS, spare_timeout_s=None))  # a look: 60 s
+    assert len(drained(make_plan(unset))) == 1
+    fresh = tuple(node(f"n{i}", idle_s=50.0) for i in range(3))
+    assert drained(make_plan(replace(unset, nodes=view(fresh).nodes, snapshot=view(fresh).snapshot))) == set()
     half_known = replace(seen, wanted={KEY: 0.0, SeriesKey("b", GPU): 1.0})
     assert drained(make_plan(half_known)) == set()
 
@@ -234,15 +238,15 @@ def test_the_chance_is_the_share_of_moments_after_which_it_rose() -> None:
 def test_a_rise_is_counted_in_its_span_and_fades() -> None:
     """One rise, seven looks ago: gone from the first span, in the second, and faded. Also when old looks are gone."""
     for quiet in (0, 1000):
-        looks = Looks(window=100, ahead=6, spans=(5, 30))
+        looks = Looks(window=100, ahead=6, spans=(5, 30), slow=(60,))
         for look in range(quiet + 50):
             looks.begin(is_known=True)
             looks.see(1.0 if look >= quiet + 42 else 0.0)
-        faded = np.exp(-7 / np.array([5.0, 30.0]))
-        assert looks.signs() == pytest.approx(np.log([0.25, 1.25, *(faded + 0.1)]), abs=1e-5)
+        faded = np.exp(-7 / np.array([5.0, 30.0, 60.0])) + np.array([0.1, 0.1, 0.3])
+        assert looks.signs() == pytest.approx(np.log([0.25, 1.25, *faded]), abs=1e-5)
 
 
-def test_the_chances_are_those_of_both_kinds_of_likeness() -> None:
+def test_the_chances_are_those_of_all_kinds_of_likeness() -> None:
     """Of two past looks, one is like now by its counts in spans, the other by its fading counts. Each has half."""
     near = [1e-3, 1e-3, 1e-3]
     first, second = np.array([[0.0, 9.0]] * 3, dtype=np.float32), np.array([[9.0, 0.0]] * 3, dtype=np.float32)

@@ -9,10 +9,16 @@ from contract_world import DEAR, JOB, OTHER, SETTINGS, SPOT, Closed, H, Voyage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tradewind.autoscaler.demand import Demand, Need
 from tradewind.autoscaler.fleet import FleetState
 from tradewind.autoscaler.limits import Limits
 from tradewind.autoscaler.market import MarketSettings
+from tradewind.autoscaler.plan import make_plan
+from tradewind.autoscaler.ray_snapshot import RaySnapshot
+from tradewind.autoscaler.shape import Shape
+from tradewind.autoscaler.steer import Kept
 from tradewind.autoscaler.treasury import Unlimited
+from tradewind.autoscaler.view import View
 from tradewind.events import LaunchRequested, StepCommitted
 from tradewind.model import Capacity, Contract
 
@@ -35,6 +41,11 @@ def bought(v: Voyage) -> list[str]:
     """Markets in which nodes were had, in order."""
     had = [node for node in v.world.fleet.nodes.values() if node.launched_at_s is not None]
     return [node.offer.market.key for node in had]
+
+
+def kept_by(v: Voyage) -> Kept:
+    assert v.world.loop.view is not None
+    return v.world.loop.view.kept
 
 
 # --- stories --------------------------------------------------------------------------------------------------------
@@ -181,6 +192,39 @@ def test_where_limits_allow_one_node_the_old_one_goes_first() -> None:
     v = voyage(deadline_h=1.1, work_h=1.0, stated_h=0.5, settings=limits).run(2 * H)
     assert bought(v) == [SPOT.market.key, DEAR.market.key]
     assert v.ended_s is not None
+
+
+def test_what_its_net_may_need_is_kept_free_of_the_limit() -> None:
+    """On spot, the rest of what on-demand costs; while it waits, all of it; on demand, nothing."""
+    dear, cheap = DEAR.price_uusd_per_h or 0, SPOT.price_uusd_per_h or 0
+    limited = replace(SETTINGS, limits=Limits(max_uusd_per_h=2 * dear))
+    v = voyage(closed=DRY, settings=limited).run(1200)
+    assert kept_by(v) == Kept(dear - cheap, frozenset({JOB}))
+    assert kept_by(v.run(1800)).uusd_per_h == dear
+    assert kept_by(voyage(deadline_h=1.1, settings=limited).run(600)).uusd_per_h == 0
+    assert kept_by(voyage().run(600)) == Kept()  # there is no limit
+
+
+def test_nobody_waits_for_a_net_that_cannot_be_bought_or_comes_too_late() -> None:
+    dear = DEAR.price_uusd_per_h or 0
+    too_low = replace(SETTINGS, limits=Limits(max_uusd_per_h=dear - 1))
+    assert kept_by(voyage(settings=too_low).run(1200)) == Kept(0, frozenset({JOB}))
+    enough = replace(SETTINGS, limits=Limits(max_uusd_per_h=2 * dear))
+    late = voyage(deadline_h=0.5, work_h=1.0, stated_h=0.1, settings=enough).run(0.6 * H)
+    assert late.ended_s is None
+    assert kept_by(late) == Kept(0, frozenset({JOB}))
+
+
+def test_only_jobs_with_a_deadline_may_buy_with_what_is_kept() -> None:
+    kept = Kept(500_000, frozenset({JOB}))
+    for job_id, number in ((JOB, 1), ("other", 0)):
+        need = Need(Shape.of({"GPU": 1}), 1, f"job {job_id}")
+        loop = replace(SETTINGS, limits=Limits(max_uusd_per_h=1_200_000))
+        view = View(0.0, loop, snapshot=RaySnapshot(()), demand=Demand((need,)), offers=(DEAR,), kept=kept)
+        plan = make_plan(view)
+        assert len(plan.launches) == number
+        reasons = [hold.reason for hold in plan.holds]
+        assert number or "less what is kept for jobs with a deadline" in reasons[0]
 
 
 class Purse(Unlimited):

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from tradewind.autoscaler.contract import ContractView, SpotMarket
 from tradewind.autoscaler.contract.plan import plan
-from tradewind.planning import speeds
+from tradewind.planning import plan_text, speeds
 
 H = 3600.0
 USD = 1_000_000
@@ -55,7 +55,30 @@ def test_the_curve_and_the_answer_beside_it_agree() -> None:
     found = plan(asked(70.0), plays=200)
     assert found.outlook is not None
     costs = {point.deadline_s: point.cost_uusd for point in found.curve}
-    assert costs[found.asked_s or 0.0] == pytest.approx(found.outlook.cost_uusd, rel=0.08)
+    assert costs[found.asked_s or 0.0] == found.outlook.cost_uusd
+
+
+def test_a_budget_that_changes_nothing_leaves_curve_and_answer_in_agreement() -> None:
+    found = plan(asked(70.0, 500.0), plays=60)
+    assert found.outlook is not None
+    assert {point.deadline_s: point.cost_uusd for point in found.curve}[70 * H] == found.outlook.cost_uusd
+    costs = [point.cost_uusd for point in found.curve]
+    assert costs == sorted(costs, reverse=True)
+    assert "Expected cost by deadline:" in plan_text(found)
+
+
+def test_where_the_budget_decides_the_curve_says_that_it_is_without_one() -> None:
+    text = plan_text(plan(asked(52.0, 60.0), plays=60))
+    assert "Expected cost by deadline, without a budget:" in text
+    assert "sure      never more than $60.00" in text
+
+
+def test_only_what_is_nearly_sure_is_a_plain_yes() -> None:
+    found = plan(replace(asked(70.0, 10.0), work_left_s=0.0), plays=20)
+    assert found.outlook is not None
+    for chance, word in ((1.0, "Yes"), (0.95, "Yes"), (0.62, "Likely"), (0.06, "Unlikely")):
+        answer = replace(found, outlook=replace(found.outlook, chance=chance))
+        assert plan_text(answer).startswith(f"{word}: "), chance
 
 
 def test_a_budget_that_is_too_small_is_told_what_the_deadline_would_cost() -> None:
@@ -102,7 +125,7 @@ def test_no_work_costs_nothing_and_says_so() -> None:
 def test_an_unlikely_contract_says_so() -> None:
     found = plan(asked(50.0, 60.0), plays=100)
     assert found.is_feasible
-    assert "unlikely" in found.summary
+    assert "% only" in found.summary
     assert "nine of ten" in found.remedies[0]
 
 
@@ -127,7 +150,7 @@ def run(*words: str) -> tuple[int, str]:
     from tradewind.cli import cli
 
     found = CliRunner().invoke(cli, ["plan", *words])
-    return found.exit_code, found.stdout if found.exit_code == 0 else found.output  # warnings go elsewhere
+    return found.exit_code, found.stdout or found.stderr  # warnings go to the latter, too
 
 
 def test_the_command_answers(job_file: str) -> None:
@@ -145,16 +168,29 @@ def test_work_may_stand_in_the_file_and_is_asked_for_where_it_does_not(job_file:
     assert "--work 48h" in text
     Path(job_file).write_text(Path(job_file).read_text() + "work: 48h\n")
     code, text = run(job_file, "--deadline", "6h")
-    assert code == 0
+    assert code == 1, "a no is for scripts, too"
+    assert text.startswith("No: ")
     assert "too short" in text
 
 
 def test_the_command_answers_programs(job_file: str) -> None:
     code, text = run(job_file, "--work", "48h", "--deadline", "6h", "--json")
-    assert code == 0
+    assert code == 1
     found = json.loads(text)
     assert found["is_feasible"] is False
     assert "too short" in found["summary"]
+
+
+def test_the_labels_of_the_job_say_where_it_is_priced(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "name: x\nentrypoint: python train.py\nworkers: 1\nresources: {cpu: 1, accelerator: L4}\n"
+        "labels: {tradewind.io/cloud: aws}\n"
+    )
+    code, text = run(str(path), "--work", "1h", "--json")
+    assert code == 0
+    found = json.loads(text)
+    assert all(each["key"].startswith("aws/") for each in (found["on_demand"], *found["spot"]))
 
 
 def test_no_machine_for_it_is_an_error_with_a_hint(tmp_path: Path) -> None:

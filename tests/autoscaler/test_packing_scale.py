@@ -23,6 +23,7 @@ from tradewind.autoscaler.packing_order import dearest_first
 from tradewind.autoscaler.packing_stock import Stock
 from tradewind.autoscaler.plan import make_plan
 from tradewind.autoscaler.ray_snapshot import RaySnapshot
+from tradewind.autoscaler.roll import Roll
 from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.testing import make_offer
 from tradewind.autoscaler.view import LoopSettings, View
@@ -86,6 +87,26 @@ def test_offers_are_known_again_by_what_they_are_not_by_where_they_were() -> Non
         offers = copies_of(tuple(OFFERS[:2]))
         assert catalogue_of(offers).offers is not None
         assert all(mine is kept for mine, kept in zip(offers, catalogue_of(offers).offers, strict=True))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(1, 30) | st.none()), max_size=12),
+    st.integers(0, 4),
+    st.integers(0, 6),
+)
+def test_the_least_prices_are_those_of_all_offers(
+    sold: list[tuple[int, int, int | None]], gpus: int, cpus: int
+) -> None:
+    offers = tuple(
+        make_offer(f"aws/us-east-1a/m{number}", usd_per_h=price, gpus=gpus, cpus=cpus)
+        for number, (gpus, cpus, price) in enumerate(sold)
+    )
+    prices = [price for g, c, price in sold if g >= gpus and c >= cpus and price is not None]
+    catalogue = Catalogue.of(offers)
+    least = [price for price, (g, c) in catalogue.least_prices if g >= gpus and c >= cpus]
+    assert least[:1] == [min(prices) * 1_000_000] if prices else not least
+    listed = [offers[index].price_uusd_per_h for _, _, index in catalogue.by_list_price]
+    assert listed == sorted(price * 1_000_000 for _, _, price in sold if price is not None)
 
 
 def test_the_stock_stands_by_price_then_by_market() -> None:
@@ -157,7 +178,7 @@ def test_what_other_cells_have_is_counted_as_by_their_records(fleet: FleetState,
         assert by_events.used(bound) == by_record.used(bound), bound.name
     assert sum(sum(cells.values()) for cells in fleet.census.counts.values()) == len(fleet.alive_nodes)
     assert part.census is fleet.census
-    assert FleetState(dict(fleet.nodes)).census == fleet.census
+    assert FleetState(Roll(fleet.nodes)).census == fleet.census
 
 
 # --- bounds that save a search ------------------------------------------------------------------------------------

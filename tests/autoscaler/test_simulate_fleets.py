@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tradewind.autoscaler.actions import Plan
-from tradewind.autoscaler.limits import Limits
+from tradewind.autoscaler.limits import Limits, Part, Rule
 from tradewind.autoscaler.packing_stock import Stock
 from tradewind.autoscaler.simulate.contestants import CONTESTANTS, contestants
 from tradewind.autoscaler.simulate.contracts import Growth
@@ -147,6 +147,14 @@ def test_jobs_that_can_never_start_are_an_error_not_an_endless_run() -> None:
         simulate(world(closed), [SimJob(0.0, H, 64)], CONTESTANTS["reactive"])
 
 
+def test_a_job_that_is_never_bought_for_is_named_where_no_market_ever_changes() -> None:
+    """The cheapest machines are small, and six of them are all that the limit allows."""
+    small = Venue(make_offer("aws/us-east-1b/g1", usd_per_h=0.5, gpus=1, cpus=8))
+    few = replace(LOOP, limits=Limits(max_nodes=6, launches_per_minute=None))
+    with pytest.raises(TradewindError, match="waits for 8 GPUs; policies have bought 6 GPUs"):
+        simulate(world(small, DEAR, loop=few), [SimJob(0.0, H, 8)], CONTESTANTS["reactive"])
+
+
 def test_nothing_to_buy_is_an_error() -> None:
     with pytest.raises(TradewindError, match="can buy nothing"):
         simulate(world(spot()), [SimJob(0.0, H)], CONTESTANTS["on-demand"])
@@ -163,6 +171,31 @@ def test_unknown_policies_are_named_with_those_that_are_known() -> None:
         contestants(["reactive", "reactive"])
     with pytest.raises(ConfigError, match="names no policy"):
         contestants([])
+
+
+def limited_to(usd_per_h: int, **more: object) -> LoopSettings:
+    limits = Limits(max_uusd_per_h=usd_per_h * 1_000_000, launches_per_minute=None, **more)  # type: ignore[arg-type]
+    return replace(LOOP, limits=limits)
+
+
+@pytest.mark.parametrize("usd_per_h", [20, 30])
+def test_work_without_a_deadline_leaves_room_for_the_safety_net(usd_per_h: int) -> None:
+    """No spot. Two long jobs would take both nodes that $20 an hour pay for, before the third must begin on demand."""
+    never = spot(stock=Steps.of([(0.0, 0), (200 * H, ANY_NUMBER)], 300 * 86400.0))
+    jobs = [SimJob(0.0, 4 * H, 8, 12 * H), SimJob(60.0, 30 * H, 8), SimJob(120.0, 30 * H, 8)]
+    tally = simulate(world(never, DEAR, loop=limited_to(usd_per_h)), jobs, CONTESTANTS["contract"])
+    assert tally.total().misses == 0
+    assert (tally.total().wait_s > 15 * H) == (usd_per_h == 20)  # the last one waits until the first is done
+
+
+def test_a_contract_counts_on_machines_of_which_the_limits_leave_enough() -> None:
+    """The cheapest on-demand market, and a spot market that always has machines, may have one node each."""
+    few = replace(DEAR, offer=make_offer("gcp/us-central1-a/g2", usd_per_h=5.0, gpus=8, capacity=Capacity.ON_DEMAND))
+    scarce = Venue(make_offer("gcp/us-central1-a/g2", usd_per_h=2.0, gpus=8))
+    loop = limited_to(100, rules=(Rule(Part(cloud="gcp"), max_nodes=1),))
+    tally = simulate(world(scarce, few, DEAR, loop=loop), [SimJob(0.0, 4 * H, 16, 6 * H)], CONTESTANTS["contract"])
+    assert (tally.total().misses, tally.launches) == (0, 2)
+    assert usd(tally) == pytest.approx(2 * 10.0 * (4 * H + 180.0) / H, rel=0.01)
 
 
 def test_the_contract_waits_for_spot_while_it_can_and_is_in_time() -> None:

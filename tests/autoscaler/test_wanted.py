@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
@@ -11,14 +12,32 @@ from hypothesis import strategies as st
 
 from tradewind.autoscaler.expected import look_s_of
 from tradewind.autoscaler.fleet import FleetState
-from tradewind.autoscaler.forecast import DemandFold, SeriesKey, Span, asked_of, key_of, spans_of_events
+from tradewind.autoscaler.forecast import (
+    DemandFold,
+    SeriesKey,
+    Span,
+    asked_of,
+    key_of,
+    part_of,
+    spans_of_events,
+    told_after,
+)
 from tradewind.autoscaler.loop import _of_cell
 from tradewind.autoscaler.ray_snapshot import Gang, RayJob, RayNode, RaySnapshot, RayStatus, Strategy
 from tradewind.autoscaler.shape import LabelRule, Shape
 from tradewind.autoscaler.testing import World, make_offer
 from tradewind.autoscaler.view import LoopSettings
-from tradewind.autoscaler.wanted import MOST_SERIES, asked_of_ray, demand_change, lost_demand, wanted_of
-from tradewind.events import AnyEvent, DemandChanged, HoldingChanged, JobPlaced, JobSubmitted, LaunchRequested
+from tradewind.autoscaler.wanted import CROWDED_S, MOST_SERIES, asked_of_ray, demand_change, lost_demand, wanted_of
+from tradewind.events import (
+    AnyEvent,
+    DemandChanged,
+    HoldingChanged,
+    JobPlaced,
+    JobSubmitted,
+    LaunchRequested,
+    decode,
+    encode,
+)
 from tradewind.model import Asked, JobSpec, Wish
 
 GPU, BOTH = Shape.of({"GPU": 1}), Shape.of({"GPU": 1, "CPU": 2})
@@ -91,20 +110,70 @@ def test_a_series_is_found_again_in_what_was_recorded(key: SeriesKey, amount: fl
 # --- on record ------------------------------------------------------------------------------------------------------
 
 
+SOME = [SeriesKey("a", Shape.of({"GPU": 1, f"r{number}": 1})) for number in range(40)]
+
+
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.tuples(st.floats(0.5, 40), st.integers(0, 50)), max_size=60), st.floats(1, 60))
-def test_it_is_told_when_it_changes_and_not_again_at_once(looks: list[tuple[float, int]], quiet_s: float) -> None:
-    now_s, told, key = 0.0, list[DemandChanged](), SeriesKey("a", GPU)
-    for passed_s, amount in looks:
+@given(
+    st.lists(
+        st.tuples(st.floats(0.5, 1000), st.dictionaries(st.sampled_from(SOME[:6]), st.integers(0, 50))), max_size=60
+    ),
+    st.floats(1, 60),
+)
+def test_it_is_told_when_it_changes_and_not_again_at_once(
+    looks: list[tuple[float, dict[SeriesKey, int]]], quiet_s: float
+) -> None:
+    now_s, told, events = 0.0, None, list[DemandChanged]()
+    for passed_s, amounts in looks:
         now_s += passed_s
-        asked = {key: float(amount)} if amount else {}
-        news = demand_change(asked, told[-1] if told else None, "c", now_s, quiet_s)
-        told += news
-        last_s = told[-1].at_s if told else -1e9
-        known = {key_of(each): each.amount for each in told[-1].asked} if told else {}
+        asked = {key: float(amount) for key, amount in amounts.items() if amount}
+        for event in demand_change(asked, told, "c", now_s, quiet_s):
+            before, told = told.wanted if told else {}, told_after(told, decode(encode(event)))
+            events.append(event)
+            assert told.wanted != before, "only what is new is told"
+        last_s, known = (told.at_s, told.wanted) if told else (-1e9, {})
         assert known == asked or now_s - last_s < quiet_s, "what is on record is never older than the quiet time"
-    assert all(b.at_s - a.at_s >= quiet_s for a, b in pairwise(told))
-    assert all(a.asked != b.asked for a, b in pairwise(told))
+    assert all(b.at_s - a.at_s >= quiet_s for a, b in pairwise(events))
+    whole = DemandFold()
+    for event in events:
+        whole.apply(event)
+    assert whole.wanted() == (told.wanted if told else {})
+
+
+def test_a_day_of_a_cell_that_is_busy_all_the_time_is_short() -> None:
+    """Every minute all of its series change, and there are more than are told of."""
+    chance, told, size, number = random.Random(3), None, 0, 0
+    for minute in range(24 * 60):
+        asked = {key: float(chance.randint(0, 99)) for key in SOME}
+        for event in demand_change(asked, told, "aws-us-east-1", 60.0 * minute, 60.0):
+            told, size, number = told_after(told, event), size + len(encode(event)), number + 1
+    assert number == 24 * 60, "nothing is left out for it"
+    assert size < 1_200_000
+
+
+def test_what_is_new_in_a_crowded_cell_is_told_within_ten_minutes() -> None:
+    asked = dict.fromkeys(SOME[:MOST_SERIES], 1.0)
+    (event,) = demand_change(asked, None, "c", 0.0, 60.0)
+    told, more = told_after(None, event), asked | {SOME[-1]: 99.0}
+    assert demand_change(more, told, "c", 300.0, 60.0) == []
+    (event,) = demand_change(more, told, "c", CROWDED_S, 60.0)
+    assert told_after(told, event).wanted[SOME[-1]] == 99.0
+
+
+def test_changes_of_a_list_that_nobody_knows_are_left_out() -> None:
+    """Of a log that was cut: the next whole list is at most an hour away."""
+    event = DemandChanged(at_s=5.0, cell="c", goes_on=True, changes=((3, 2.0),))
+    assert told_after(None, event).wanted == {}
+    assert told_after(told_after(None, event), event).wanted == {}
+    (whole,) = demand_change({SOME[0]: 2.0}, told_after(None, event), "c", 100.0, 60.0)
+    assert not whole.goes_on
+
+
+@given(st.dictionaries(st.sampled_from(["CPU", "GPU", "TPU", "custom"]), st.sampled_from([0.001, 0.5, 1, 3, 64, 256])))
+def test_a_series_is_the_same_after_it_was_told(amounts: dict[str, float]) -> None:
+    part = part_of("a", Shape.of(amounts))
+    if part is not None:
+        assert key_of(asked_of(*part)) == part[0]
 
 
 def test_of_many_series_the_largest_are_told() -> None:
@@ -115,7 +184,7 @@ def test_of_many_series_the_largest_are_told() -> None:
 
 def test_after_a_clock_was_set_back_it_is_told_at_once() -> None:
     last = DemandChanged(at_s=5000.0, cell="c", asked=(Asked("a", {"GPU": 1.0}, 1.0),))
-    assert demand_change({}, last, "c", 100.0, 60.0) == [DemandChanged(at_s=100.0, cell="c")]
+    assert demand_change({}, told_after(None, last), "c", 100.0, 60.0) == [DemandChanged(at_s=100.0, cell="c")]
 
 
 def test_the_log_counts_what_cells_tell_and_no_holdings_beside_it() -> None:

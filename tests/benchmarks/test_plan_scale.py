@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tradewind.autoscaler.demand import demand_of
 from tradewind.autoscaler.plan import make_plan
+from tradewind.autoscaler.ray_snapshot import RaySnapshot
+from tradewind.autoscaler.shape import Shape
+from tradewind.autoscaler.testing import make_offer
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -29,6 +34,22 @@ def test_no_plan_is_cheaper_than_the_bound(bench: Any, scenario: str) -> None:
     plan = make_plan(case.view)
     price = sum(launch.offer.price_uusd_per_h or 0 for launch in plan.launches)
     assert 0 < bench.lower_bound(case, 2.0) <= price * (1 + 1e-6)
+
+
+def test_the_bound_sees_what_fits_a_node_as_a_whole(bench: Any) -> None:
+    """3 + 3 + 2 GPUs fill a machine of 8; parts of requests would fill those of 4, which are cheaper by the GPU."""
+    offers = (
+        make_offer("aws/us-east-1a/g4", usd_per_h=1.78, cpus=48, gpus=4),
+        make_offer("aws/us-east-1a/g8", usd_per_h=3.60, cpus=96, gpus=8),
+    )
+    pending = ((Shape.of({"CPU": 1, "GPU": 3}), 200), (Shape.of({"CPU": 1, "GPU": 2}), 100))
+    drawn, snapshot = bench.make_case("mixed", 0, 0, 1, seed=1), RaySnapshot(pending=pending)
+    case = replace(
+        drawn, view=replace(drawn.view, offers=offers, demand=demand_of(snapshot)), snapshot=snapshot, scenario="mixed"
+    )
+    price = sum(launch.offer.price_uusd_per_h or 0 for launch in make_plan(case.view).launches)
+    assert bench.lower_bound(case, 4.0) == pytest.approx(360e6, rel=1e-3)
+    assert price == 360_000_000
 
 
 def test_a_case_is_drawn_from_its_seed(bench: Any) -> None:

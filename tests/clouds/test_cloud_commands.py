@@ -290,6 +290,7 @@ def test_the_table_is_cheapest_first_and_adds_up(file: Path) -> None:
     for cell in table.cells:
         assert [per_accelerator_uusd(offer) for offer in cell.offers] == sorted(map(per_accelerator_uusd, cell.offers))
     text = price_text(table, 100)
+    assert "Simulated: these clouds are emulated" in text
     assert max(len(line) for line in text.splitlines()) <= 110
 
 

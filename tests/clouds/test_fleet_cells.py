@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fleet_files import fleet_of, text_of
 
 from tradewind.autoscaler.providers.aws_settings import AwsSettings
 from tradewind.autoscaler.providers.azure_settings import DEFAULT_IMAGE, AzureSettings
+from tradewind.autoscaler.providers.base import Check
 from tradewind.autoscaler.providers.gcp_settings import GcpSettings
-from tradewind.clouds import cells_of, providers_of
+from tradewind.clouds import cells_of, preflight, providers_of
+from tradewind.clouds.cells import is_emulated
 from tradewind.config_models import FleetConfig
 from tradewind.config_yaml import parse
 from tradewind.errors import ConfigError
@@ -102,6 +106,20 @@ def test_a_head_of_a_given_type(head: str) -> None:
     cell = cells_of(fleet_of("aws", more=f"head: {{instance_type: {head}}}\n{L4}"))[0]
     assert {offer.market.instance_type for offer in cell.heads} == {"m7i.xlarge"}
     assert len(cell.heads) == 2  # one for each zone, should one be sold out
+
+
+def test_amounts_are_a_pretence_only_where_every_cloud_is_emulated_here() -> None:
+    real = fleet_of("aws", "gcp", more=L4)
+    assert not is_emulated(real)
+    assert real.aws is not None
+    assert real.gcp is not None
+    here = real.aws.model_copy(update={"endpoint_url": "http://127.0.0.1:4566"})
+    half = real.model_copy(update={"aws": here})
+    assert not is_emulated(half)
+    all_here = real.gcp.model_copy(update={"endpoint_url": "http://localhost:1"})
+    assert is_emulated(half.model_copy(update={"gcp": all_here}))
+    private = here.model_copy(update={"endpoint_url": "https://ec2.example.internal"})
+    assert not is_emulated(half.model_copy(update={"aws": private, "gcp": all_here}))
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------
@@ -218,3 +236,12 @@ def test_providers_are_made_without_a_call_and_by_cell() -> None:
         "azure-eastus": "azure",
         "azure-westus2": "azure",
     }
+
+
+def test_what_fails_alike_is_told_once() -> None:
+    login = ("no access token", "gcloud auth application-default login")
+    quota = Check("gcp us-central1 quota", False, *login)
+    project, image = Check("gcp project", False, *login), Check("gcp image", False, *login)
+    subnet = Check("gcp subnetwork", False, "there is none", "make one")
+    assert preflight._once([quota, project, image, subnet]) == [quota, project, subnet]
+    assert preflight._once([replace(project, ok=True), image, quota]) == [replace(project, ok=True), image]

@@ -10,7 +10,7 @@ from tradewind.cost.energy import Known
 from tradewind.cost.energy_receipt import BUSY, footprint_of
 from tradewind.cost.grid_file import Grid
 from tradewind.cost.receipt import receipt
-from tradewind.cost.render import render_receipt
+from tradewind.cost.render import _three, render_receipt
 from tradewind.events import EnergyMeasured
 from tradewind.model import Capacity, Market, Offer, Phase
 
@@ -138,3 +138,11 @@ def test_the_mean_of_hours_that_are_known() -> None:
     assert grid.mean("east", 12 * 3600.0, 14 * 3600.0) == 600.0
     assert grid.mean("east", 20 * 3600.0, 21 * 3600.0) is None
     assert grid.mean("west", 10 * 3600.0, 12 * 3600.0) is None
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [(0.00721, "0.00721"), (33.64, "33.6"), (397.4, "397"), (999.6, "1,000"), (12345.6, "12,346")],
+)
+def test_amounts_are_written_without_exponents(amount: float, text: str) -> None:
+    assert _three(amount) == text

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from tradewind.cost.compare import SingleCloud
 from tradewind.cost.receipt import Bill, Receipt, bill, receipt
 from tradewind.cost.render import render_bill, render_receipt
 from tradewind.model import EndReason, Offer, Phase
@@ -80,3 +81,29 @@ def test_json_and_back(history: History) -> None:
     receipts, bills = TypeAdapter(Receipt), TypeAdapter(Bill)
     assert receipts.validate_json(receipts.dump_json(told)) == told
     assert bills.validate_json(bills.dump_json(all_of_it)) == all_of_it
+
+
+def test_a_receipt_prints_as_its_text(history: History) -> None:
+    found, whole = receipt(trained(history).ledger, "j", 20.0), bill(trained(history).ledger, 20.0)
+    assert str(found) == render_receipt(found)
+    assert str(whole) == render_bill(whole)
+
+
+def test_one_cloud_is_compared_only_where_there_were_several_and_never_as_if_more_was_paid(history: History) -> None:
+    alone = receipt(trained(history).ledger, "j", 20.0)
+    ideal = SingleCloud("azure", alone.total_uusd // 2)
+    assert "one cloud" not in render_receipt(replace(alone, single_cloud=ideal))
+    other = replace(alone.markets[0], market="gcp/us-central1-a/g2-standard-4/spot")
+    several = replace(alone, markets=(*alone.markets, other), single_cloud=ideal)
+    assert "one cloud  no less than $0.0040: on azure alone" in render_receipt(several)
+    assert "less than here" not in render_receipt(several)
+    dear = replace(several, single_cloud=replace(ideal, cost_uusd=2 * alone.total_uusd))
+    assert "even so dearer than here" in render_receipt(dear)
+
+
+def test_old_price_lists_are_told_with_their_age(history: History) -> None:
+    ledger = trained(history).ledger
+    assert "lists that are old" not in render_receipt(receipt(ledger, "j", 20.0))
+    found = receipt(ledger, "j", 4_102_444_800.0)  # 2100: any list is old then
+    assert found.old_lists_days["aws"] > 180
+    assert f"aws {found.old_lists_days['aws']} days" in render_receipt(found)

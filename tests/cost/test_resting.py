@@ -40,3 +40,11 @@ def test_a_move_to_another_cell_is_no_rest(history: Any) -> None:
     history.events.append(MoveRequested(at_s=100.0, job_id="j", reason="its cell runs dry"))
     history.phase("j", 102.0, Phase.RESTING).phase("j", 1300.0, Phase.STARTING)
     assert receipt(history.ledger, "j", 2000.0).rested_s == 0.0
+
+
+def test_a_move_that_was_called_off_ends_no_rest(history: Any) -> None:
+    history.job("j").phase("j", 0.0, Phase.TRAINING)
+    history.events.append(MoveRequested(at_s=100.0, job_id="j", reason="its cell runs dry"))
+    history.events.append(MoveRequested(at_s=190.0, job_id="j", reason="its cell runs dry", called_off=True))
+    history.phase("j", 1000.0, Phase.RESTING).phase("j", 1300.0, Phase.STARTING)
+    assert receipt(history.ledger, "j", 2000.0).rested_s == 300.0

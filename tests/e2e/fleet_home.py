@@ -15,6 +15,18 @@ from tradewind.home import FleetHome
 from tradewind.service import local_root
 
 
+def holder(gpus: int) -> str:
+    """A program that knows nothing of Tradewind, and holds so many GPUs for as long as it is let."""
+    return f"""\
+import ray, time
+ray.init(log_to_driver=False)
+@ray.remote(num_gpus={gpus}, num_cpus=1)
+def work():
+    time.sleep(600)
+ray.get(work.remote())
+"""
+
+
 @contextmanager
 def home_of(folder: Path, fleet: str) -> Iterator[FleetHome]:
     where = FleetHome(folder / "home", fleet)

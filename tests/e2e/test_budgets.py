@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fleet_home import home_of, until
+from fleet_home import holder, home_of, until
 
 from tradewind.client import Fleet, Job, connect
 from tradewind.errors import JobNotFound
@@ -36,21 +36,12 @@ BUDGET_USD = 3.06
 NODE = {"CPU": 1, "GPU": 8}
 STEPS = 1400
 OPTIONS = ["--steps", str(STEPS), "--step-s", "0.2", "--settle-s", "1", "--checkpoint-every", "10000"]
-# Knows nothing of Tradewind, and holds a node for as long as it is let.
-FOREIGN = """\
-import ray, time
-ray.init(log_to_driver=False)
-@ray.remote(num_gpus=8, num_cpus=1)
-def work():
-    time.sleep(600)
-ray.get(work.remote())
-"""
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[FleetHome]:
     (tmp_path / "fleet.yaml").write_text(FLEET)
-    (tmp_path / "foreign.py").write_text(FOREIGN)
+    (tmp_path / "foreign.py").write_text(holder(gpus=8))
     with home_of(tmp_path, "frugal") as where:
         yield where
 

@@ -25,7 +25,8 @@ from tradewind.store import EventLog
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
-SITTINGS, EVERY_S, FIRST_S, SECOND_S, END_S = 70, 300.0, 0.0, 20.0, 90.0
+# So rare that nobody waits for the next one with idle nodes: every 300 s, the forecast kept them, and rightly.
+SITTINGS, EVERY_S, FIRST_S, SECOND_S, END_S = 70, 1800.0, 0.0, 20.0, 90.0
 ASKED = {"CPU": 1.0, "GPU": 1.0}
 FLEET = """\
 name: ahead
@@ -33,7 +34,7 @@ offers:
   - {cloud: aws, zone: usw2-az1, instance_type: g4dn.xlarge}
 limits: {max_nodes: 2}
 timing: {tick: 500ms, idle_timeout: 60s, boot_timeout: 3m, min_node_life: 1s}
-forecast: {buy_ahead: true, step: 30s, usual_boot: 30s}
+forecast: {buy_ahead: true, step: 30s, usual_boot: 30s, spare_timeout: 30s}
 local: {launch_delay: 100ms, cpus_per_node: 1}
 """
 DRIVER = """\

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fleet_home import home_of, until
+from fleet_home import holder, home_of, until
 from prometheus_server import Prometheus, needs_prometheus, scraping
 
 from tradewind.client import connect
@@ -26,21 +26,13 @@ limits: {max_nodes: 1}
 timing: {tick: 500ms, idle_timeout: 60s, boot_timeout: 3m, min_node_life: 1s}
 local: {launch_delay: 100ms, cpus_per_node: 1}
 """
-HOLDS = """\
-import ray, time
-ray.init(log_to_driver=False)
-@ray.remote(num_gpus=1, num_cpus=1)
-def work():
-    time.sleep(600)
-ray.get(work.remote())
-"""
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[FleetHome]:
     (tmp_path / "fleet.yaml").write_text(FLEET)
     (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "holds.py").write_text(HOLDS)
+    (tmp_path / "job" / "holds.py").write_text(holder(gpus=1))
     with home_of(tmp_path, "watched") as where:
         yield where
 

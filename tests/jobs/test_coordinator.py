@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from tradewind.events import CheckpointCommitted, PhaseChanged, StepCommitted, decode
 from tradewind.jobs.checkpoint import Checkpoints, Part
-from tradewind.jobs.coordinator import Coordinator, Outbox, Stall
+from tradewind.jobs.coordinator import Coordinator, Stall
 from tradewind.jobs.membership import Arrival
+from tradewind.jobs.outbox import Outbox
 from tradewind.jobs.progress import line
 from tradewind.model import Phase, Wish
 
@@ -193,6 +194,99 @@ def test_a_request_to_rest_is_told_as_such() -> None:
         return await coordinator.watch(5, 0, 0.01)
 
     assert run(body) == (1, "nothing is granted", True)
+
+
+def test_a_rest_that_nobody_has_heard_of_is_off_when_something_is_granted_again() -> None:
+    async def body(coordinator: Coordinator) -> Any:
+        await coordinator.begin_attempt(5, 2)
+        await coordinator.set_target(1, 0)
+        await coordinator.ask(5, "nothing is granted", rest=True)
+        await coordinator.set_target(2, 3)
+        return await coordinator.watch(5, 0, 0.01), (await coordinator.poll(0))["target"]["replicas"]
+
+    assert run(body) == ((1, "nothing is granted", False), 3)
+
+
+def test_survivors_that_are_too_few_meet_to_save_what_they_hold() -> None:
+    async def body(coordinator: Coordinator, rest: bool) -> Any:
+        await coordinator.begin_attempt(1, 2, least=2)
+        await coordinator.enroll(["a", "b"])
+        first = [arrival(name, 0) for name in ("a", "b")]
+        await asyncio.gather(*(coordinator.meet(each) for each in first))
+        await coordinator.lose(["b"])
+        waiting = asyncio.create_task(coordinator.meet(arrival("a", 1)))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        await coordinator.ask(1, "something", rest=rest)
+        done, _ = await asyncio.wait([waiting], timeout=0.2)
+        waiting.cancel()
+        return [task.result()["members"] for task in done]
+
+    assert run(lambda coordinator: body(coordinator, True)) == [("a",)]
+    assert run(lambda coordinator: body(coordinator, False)) == []
+
+
+def test_a_rest_that_is_called_off_leaves_no_group_below_its_minimum() -> None:
+    """One is left of four, and has met alone to save and end; then four are granted again."""
+
+    async def body(coordinator: Coordinator, ended: bool) -> Any:
+        await coordinator.begin_attempt(1, 4, least=4)
+        await coordinator.enroll(list("abcd"))
+        await asyncio.gather(*(coordinator.meet(arrival(name, 0)) for name in "abcd"))
+        await coordinator.lose(list("bcd"))
+        await coordinator.set_target(1, 0)
+        await coordinator.ask(1, "nothing is granted", rest=True)
+        alone = await coordinator.meet(arrival("a", 1))
+        await coordinator.training(2, 5, None)
+        if ended:
+            await coordinator.finished()
+        await coordinator.set_target(2, 4)
+        change = await coordinator.watch_group(2, "none", 0.01)
+        if ended:
+            return change
+        await coordinator.enroll(list("efg"))
+        coming = [asyncio.create_task(coordinator.meet(arrival(name, 2 * (name == "a")))) for name in "aef"]
+        await asyncio.wait(coming, timeout=0.01)
+        progress = (await coordinator.look())["progress"]
+        whole = await coordinator.meet(arrival("g", 0))
+        return alone["members"], change, (progress["phase"], progress["reason"]), whole["members"]
+
+    waits = (Phase.RESTARTING, "1 of at least 4 workers are left")
+    assert run(lambda coordinator: body(coordinator, False)) == (("a",), "hard", waits, tuple("aefg"))
+    assert run(lambda coordinator: body(coordinator, True)) == "none", "it has saved, and ends"
+
+
+def test_a_late_request_to_rest_does_not_overrule_a_newer_grant() -> None:
+    async def body(coordinator: Coordinator) -> Any:
+        await coordinator.begin_attempt(1, 2, least=2)
+        await coordinator.enroll(["a", "b"])
+        await asyncio.gather(*(coordinator.meet(arrival(name, 0)) for name in "ab"))
+        await coordinator.set_target(1, 0)
+        await coordinator.set_target(2, 2)
+        await coordinator.ask(1, "nothing is granted", rest=True)  # by who looked before the second grant
+        found = await coordinator.watch(1, 0, 0.01)
+        await coordinator.lose(["b"])
+        waiting = asyncio.create_task(coordinator.meet(arrival("a", 1)))
+        await asyncio.wait([waiting], timeout=0.01)
+        met = waiting.done()
+        waiting.cancel()
+        return found, met
+
+    assert run(body) == ((1, "nothing is granted", False), False)
+
+
+def arrival(name: str, epoch: int) -> dict[str, Any]:
+    return asdict(Arrival(name, epoch, 5 if epoch else 0, "127.0.0.1", 1, broken=bool(epoch)))
+
+
+def test_why_a_save_failed_is_told_with_the_training_that_goes_on() -> None:
+    async def body(coordinator: Coordinator) -> Any:
+        await coordinator.begin_attempt(1, 2)
+        await coordinator.saving(1, on=True)
+        await coordinator.saving(1, False, "the disk is full")
+        return [(event.phase, event.reason) for event in await poll(coordinator, 0)]
+
+    assert run(body) == [(Phase.CHECKPOINTING, ""), (Phase.TRAINING, "the disk is full")]
 
 
 def test_the_end_waits_only_for_an_agent_that_was_there() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tradewind.errors import JobError
+from tradewind.jobs.examples import digits
 from tradewind.jobs.layout import Layout
 from tradewind.jobs.sizing import Limits
-from tradewind.jobs.trainer import _check_choices
+from tradewind.jobs.trainer import FitResult, _check_choices
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,11 @@ def test_mistakes_are_named(limits: Limits, layout: Layout, precision: str | Non
 
 def test_what_is_right_passes() -> None:
     _check_choices(Limits(2, 4), Layout(fsdp=2), "bf16", "skip")
+
+
+def test_an_example_that_was_done_before_it_began_has_no_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    done = FitResult("digits", 300, None, "step-300", "folder", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(digits, "fit", lambda *_, **__: done)
+        digits.main([])
+    assert capsys.readouterr().out == "done: step 300, loss -, 1 worker groups, step-300\n"

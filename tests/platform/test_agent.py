@@ -5,17 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from tradewind.agent import Agent, entrypoint_of, first_line, spec_wish, time_to_save_s
+from tradewind.agent import HEARD_S, Agent, first_line, time_to_save_s
 from tradewind.autoscaler.fleet import JobRecord
 from tradewind.cost.budget import RESERVE_S
+from tradewind.entrypoint import entrypoint_of, spec_wish
 from tradewind.errors import JobError, RayError
-from tradewind.events import AnyEvent, JobStateChanged, JobSubmitted
+from tradewind.events import (
+    AnyEvent,
+    CheckpointCommitted,
+    DecisionRecorded,
+    JobStateChanged,
+    JobSubmitted,
+    MoveRequested,
+)
 from tradewind.fake_cell import FakeCoordinators, FakeJobs, FakeRow
 from tradewind.jobs.coordinator import Coordinator
 from tradewind.journal import Journal
@@ -41,6 +50,7 @@ class Cell:
             self.journal.fleet,
             jobs=self.jobs,
             coordinators=self.coordinators,
+            steady_s=lambda: self.now_s,
         )
         self.now_s = 100.0
 
@@ -255,6 +265,7 @@ def test_one_that_cannot_save_in_time_is_stopped_all_the_same(cell: Cell) -> Non
     coordinator = cell.run()
     asyncio.run(coordinator.declare(asdict(WISH)))
     tell(coordinator, Phase.TRAINING)
+    commit(coordinator, 7)
     cell.sync()
     cell.move(JobState.STOPPING)
     cell.sync()
@@ -264,6 +275,107 @@ def test_one_that_cannot_save_in_time_is_stopped_all_the_same(cell: Cell) -> Non
     cell.sync()
     assert cell.jobs.stops == ["a"]
     assert cell.agent.save_s < RESERVE_S, "a budget pays for it"
+    cell.sync()
+    assert [event.reason for event in unsaved(cell)] == [
+        "ended without its last save: it could not save within 1m30s; nothing of it is saved, it has come to step 7"
+    ]
+
+
+def unsaved(cell: Cell) -> list[DecisionRecorded]:
+    return [event for event in cell.written if isinstance(event, DecisionRecorded) and event.action == "unsaved"]
+
+
+def test_a_clock_that_is_set_does_not_cut_off_a_save(cell: Cell) -> None:
+    coordinator = cell.run()
+    asyncio.run(coordinator.declare(asdict(WISH)))
+    tell(coordinator, Phase.TRAINING)
+    cell.sync()
+    cell.move(JobState.STOPPING)
+    cell.sync()
+    for calendar_s in (cell.now_s + 1e6, cell.now_s - 1e6):
+        cell.agent.sync(calendar_s)
+    assert cell.jobs.stops == []
+
+
+def test_who_cannot_save_stays_in_its_cell_until_it_was_asked_three_times(cell: Cell) -> None:
+    """Where its storage does not take a save, another cell could not load one, either."""
+    coordinator = cell.run()
+    asyncio.run(coordinator.declare(asdict(WISH)))
+    tell(coordinator, Phase.TRAINING, "the disk is full")
+    cell.sync()
+    for times in (1, 2):
+        cell.journal.record(MoveRequested(at_s=cell.now_s, job_id="a", reason="its cell has run dry"))
+        cell.sync()
+        cell.agent.grant({"a": Target(1, 3)})  # planned before it was told to leave
+        assert replicas_of(coordinator) == 0
+        cell.now_s += cell.agent.save_s
+        cell.sync()
+        assert (cell.job().moving, cell.job().moves_put_off, cell.jobs.stops) == ("", times, [])
+        cell.sync()
+        cell.agent.grant({"a": Target(1, 3)})
+        assert replicas_of(coordinator) == 3, "it is woken"
+    assert "not moved yet: it could not save within 1m30s (the disk is full)" in unsaved(cell)[0].reason
+    cell.journal.record(MoveRequested(at_s=cell.now_s, job_id="a", reason="its cell has run dry"))
+    cell.sync()
+    cell.now_s += cell.agent.save_s
+    cell.sync()
+    assert cell.jobs.stops == ["a"]
+    assert "moves without its last save" in unsaved(cell)[-1].reason
+
+
+def test_a_stop_right_after_a_move_was_put_off_has_its_own_time_to_save_and_is_told(cell: Cell) -> None:
+    coordinator = cell.run()
+    asyncio.run(coordinator.declare(asdict(WISH)))
+    tell(coordinator, Phase.TRAINING, "the disk is full")
+    cell.sync()
+    cell.journal.record(MoveRequested(at_s=cell.now_s, job_id="a", reason="its cell has run dry"))
+    cell.sync()
+    cell.now_s += cell.agent.save_s
+    cell.sync()
+    cell.move(JobState.STOPPING)  # before the next tick
+    cell.sync()
+    assert cell.jobs.stops == []
+    cell.now_s += cell.agent.save_s
+    cell.sync()
+    assert cell.jobs.stops == ["a"]
+    assert [event.reason.split(":")[0] for event in unsaved(cell)] == ["not moved yet", "ended without its last save"]
+
+
+def test_a_job_knows_of_a_rest_when_its_coordinator_says_so_and_for_as_long_as_it_is_heard(cell: Cell) -> None:
+    coordinator = cell.run()
+    cell.sync()
+    cell.agent.grant({"a": Target(1, 0)})
+    assert not cell.agent.knows_of_rest("a"), "an order may be lost on the way"
+    cell.sync()
+    assert cell.agent.knows_of_rest("a")
+    cell.coordinators.faults["a"] = TimeoutError()
+    cell.sync()
+    assert cell.agent.knows_of_rest("a"), "busy for a moment"
+    cell.now_s += HEARD_S
+    cell.sync()
+    assert not cell.agent.knows_of_rest("a"), "whether it has saved cannot be known"
+    del cell.coordinators.faults["a"]
+    cell.sync()
+    assert cell.agent.knows_of_rest("a")
+    asyncio.run(coordinator.set_target(2**40, 2))
+    cell.sync()
+    assert not cell.agent.knows_of_rest("a")
+
+
+def test_a_save_that_succeeds_forgives_the_moves_that_were_put_off(cell: Cell) -> None:
+    cell.run()
+    cell.journal.record(MoveRequested(at_s=1.0, job_id="a", reason="dry"))
+    cell.journal.record(MoveRequested(at_s=2.0, job_id="a", reason="dry", called_off=True))
+    assert cell.job().moves_put_off == 1
+    cell.journal.record(
+        CheckpointCommitted(at_s=3.0, job_id="a", attempt=1, sequence=9, step=5, path="p", duration_s=1.0)
+    )
+    assert cell.job().moves_put_off == 0
+
+
+def replicas_of(coordinator: Coordinator) -> int | None:
+    target = asyncio.run(coordinator.look())["target"]
+    return target["replicas"] if target else None
 
 
 def test_who_recovers_from_a_loss_saves_before_it_is_stopped(cell: Cell) -> None:
@@ -420,6 +532,40 @@ def test_trouble_with_one_job_leaves_the_others_alone(cell: Cell, fault: Excepti
 
 
 # --- wishes and grants ----------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_was_told_to_rest_is_woken_whatever_the_clock_says_since(cell: Cell) -> None:
+    """A controller told it so, ended, and the clock was set back: the next one's numbers begin below."""
+    coordinator = cell.run()
+    asyncio.run(coordinator.declare(asdict(WISH)))
+    asyncio.run(coordinator.set_target(int(time.time()) + 86_400, 0))
+    cell.agent.grant({"a": Target(1, 3)})  # before it has been heard: refused as out of date
+    assert replicas_of(coordinator) == 0
+    cell.sync()
+    cell.agent.grant({"a": Target(1, 3)})
+    assert replicas_of(coordinator) == 3
+    before = len(cell.coordinators.targets)
+    cell.sync()
+    cell.agent.grant({"a": Target(1, 3)})
+    assert len(cell.coordinators.targets) == before, "it has it"
+
+
+def test_an_order_that_was_lost_on_the_way_is_given_again(cell: Cell) -> None:
+    class Losing(FakeCoordinators):
+        def set_target(self, job_id: str, target: Target) -> bool:
+            return job_id in self.by_job  # it is told without waiting for an answer
+
+    coordinator = cell.run()
+    asyncio.run(coordinator.declare(asdict(WISH)))
+    cell.agent.coordinators = losing = Losing()
+    losing.by_job = cell.coordinators.by_job
+    cell.sync()
+    cell.agent.grant({"a": Target(1, 0)})
+    assert replicas_of(coordinator) is None
+    cell.agent.coordinators = cell.coordinators
+    cell.sync()
+    cell.agent.grant({"a": Target(1, 0)})
+    assert replicas_of(coordinator) == 0
 
 
 def test_a_spec_wishes_only_when_it_says_how_many_and_of_what() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from grant_world import Head
 
 from tradewind.agent import Agent
 from tradewind.api_requests import ResumeRequest
@@ -29,14 +29,6 @@ from tradewind.states import JobState, is_over
 from tradewind.store import EventLog
 
 OFFER = make_offer("gcp/us-central1-a/g2", usd_per_h=0.36, cpus=4, gpus=1)  # 100 micro-dollars a second
-
-
-@dataclass
-class Head:
-    gcs_address: str = "127.0.0.2:20379"
-    dashboard_url: str = "http://127.0.0.1:8265"
-    env: dict[str, str] = field(default_factory=dict)
-    alive: bool = True
 
 
 class World:
@@ -219,3 +211,82 @@ def test_a_job_that_was_sent_past_us_is_held_to_its_tenants_budget(tmp_path: Pat
         assert {event.subject for event in said} == ({"raysubmit_x"} if not most else set())
         assert len(said) <= 1, "once, not at every tick"
         world.journal.log.close()
+
+
+def two_tenants(tmp_path: Path) -> tuple[World, str, str]:
+    """One that has spent its money, and one that has plenty."""
+    world = World(tmp_path, Budgets(tenants_uusd={"poor": 1000, "rich": 50_000_000}))
+    specs = [JobSpec(name=tenant, entrypoint="x", tenant=tenant) for tenant in ("poor", "rich")]
+    poor, rich = (world.controller.submit(spec).job_id for spec in specs)
+    world.tick()
+    return world, poor, rich
+
+
+def told(world: World) -> dict[str, str]:
+    events = [event for _, event in world.journal.log.read() if isinstance(event, DecisionRecorded)]
+    return {event.subject: event.reason for event in events if event.action == "budget"}
+
+
+def test_what_is_refused_to_one_is_not_told_to_another(tmp_path: Path) -> None:
+    world, poor, rich = two_tenants(tmp_path)
+    broke = world.submit(budget_uusd=500)  # of a tenant without a budget
+    world.tick()
+    before = told(world)
+    assert world.controller._keeper.admit(OFFER, [broke])
+    news = {job_id: why for job_id, why in told(world).items() if before.get(job_id) != why}
+    assert set(news) <= {broke}
+    assert f"the budget of job {broke}" in told(world)[broke]
+    assert not {poor, rich} & set(told(world))
+    world.journal.log.close()
+
+
+def test_what_is_refused_to_a_new_job_is_not_told_to_others(tmp_path: Path) -> None:
+    """It was submitted after the keeper looked, so its tenant is not known there yet."""
+    world, poor, _ = two_tenants(tmp_path)
+    new = world.controller.submit(JobSpec(name="new", entrypoint="x", tenant="poor")).job_id
+    assert world.controller._keeper.admit(OFFER, [new])
+    assert told(world) == {}
+    world.tick()
+    assert world.controller._keeper.admit(OFFER, [new])
+    assert poor not in told(world)
+    assert "the budget of tenant poor" in told(world)[new]
+    world.journal.log.close()
+
+
+def test_each_is_told_of_its_own_money_where_nobody_knows_whose_tasks_wait(tmp_path: Path) -> None:
+    world, poor, rich = two_tenants(tmp_path)
+    broke = world.submit(budget_uusd=500)
+    world.tick()
+    assert world.controller._keeper.admit(OFFER, [])
+    said = told(world)
+    assert rich not in said
+    assert "for tasks that wait, which may be its own" in said[poor]
+    assert "the budget of tenant poor" in said[poor]
+    assert "tenant poor" not in said[broke]
+    world.journal.log.close()
+
+
+def test_a_clock_that_is_set_back_makes_no_refusal_last(tmp_path: Path) -> None:
+    world, poor, _ = two_tenants(tmp_path)
+    keeper = world.controller._keeper
+    assert keeper.admit(OFFER, [poor])
+    assert poor in keeper._refused
+    world.clock.set_by(-86_400)
+    keeper.closed()
+    assert poor not in keeper._refused, "it is asked for anew, not in a day"
+    world.journal.log.close()
+
+
+@pytest.mark.parametrize("jump_s", [-1.0, -86_400.0, 86_400.0])
+def test_a_clock_that_is_set_forgets_no_launch_that_was_just_admitted(tmp_path: Path, jump_s: float) -> None:
+    world = World(tmp_path, Budgets(fleet_uusd=100_000))  # pays for one node for ten minutes, not for two
+    world.tick()
+    keeper = world.controller._keeper
+    assert keeper.admit(OFFER, []) == ""
+    world.clock.set_by(jump_s)
+    world.tick()
+    assert "the budget of the fleet" in keeper.admit(OFFER, [])
+    world.tick(after_s=20.0)
+    world.tick()
+    assert keeper.admit(OFFER, []) == "", "it is not on record: it was never launched"
+    world.journal.log.close()

@@ -22,10 +22,11 @@ from tradewind.cli import cli
 from tradewind.cli_base import Options
 from tradewind.client import connect
 from tradewind.controller_process import find_controller, run_controller
-from tradewind.events import DecisionRecorded, JobSubmitted
+from tradewind.events import DecisionRecorded, JobSubmitted, decode
 from tradewind.home import FleetHome
 from tradewind.model import JobSpec
 from tradewind.states import JobState
+from tradewind.store import EventLog
 from tradewind.testing import FakeController, served
 
 FAKE = (sys.executable, "-m", "tradewind.testing")
@@ -96,6 +97,17 @@ def test_status_is_one_screen(run: Run, fake: FakeController) -> None:
         assert word in done.stdout
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
     assert len(done.stdout.splitlines()) <= 24
+
+
+def test_tables_that_are_piped_are_cut_only_where_columns_asks_for_it(
+    run: Run, fake: FakeController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.move("train-1", JobState.FAILED, "a long reason " * 20)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert "…" not in run("jobs").stdout
+    monkeypatch.setenv("COLUMNS", "60")
+    assert "…" in run("jobs").stdout
+    assert max(map(len, run("jobs").stdout.splitlines())) <= 60
 
 
 def test_jobs_nodes_logs(run: Run, fake: FakeController) -> None:
@@ -190,6 +202,33 @@ def test_watch_gives_json_lines(run: Run, fake: FakeController) -> None:
     assert [json.loads(line)["state"] for line in lines] == ["succeeded"]
 
 
+def test_submit_gives_json_lines_too_while_it_watches(run: Run, fake: FakeController) -> None:
+    def end() -> None:
+        while "train-2" not in {job.job_id for job in fake.jobs()}:
+            time.sleep(0.01)
+        fake.move("train-2", JobState.FAILED, "it broke")
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    done = run("submit", "--json", "--watch", "--", "python", "train.py")
+    ending.join()
+    assert done.exit_code == 1
+    states = [json.loads(line)["state"] for line in done.stdout.splitlines()]
+    assert states[-1] == "failed"
+    assert "it broke" in done.stderr
+
+
+def test_what_a_job_prints_is_no_json(run: Run, fake: FakeController) -> None:
+    done = run("submit", "--json", "--follow", "--", "python", "train.py")
+    assert done.exit_code == 2
+    assert "leave out --json" in done.stderr
+    assert len(fake.jobs()) == 1
+
+
+def test_the_version_is_an_option_as_well(run: Run) -> None:
+    assert run("--version").stdout == run("version").stdout == f"tradewind {__version__}\n"
+
+
 # --- submit ----------------------------------------------------------------------------------------------------
 
 
@@ -280,7 +319,11 @@ def test_no_controller(run: Run, args: list[str]) -> None:
     done = run(*args)
     assert done.exit_code == 1
     assert done.stderr.splitlines()[0].startswith("Error: no controller runs for fleet fake")
-    assert done.stderr.splitlines()[1:] == ["Hint: start one with `tradewind up`"]
+    hint = done.stderr.splitlines()[1:]
+    if args[0] == "down":  # who wants to end it does not want to start it
+        assert "`tradewind cost` and `tradewind jobs`" in hint[0]
+    else:
+        assert hint == ["Hint: start one with `tradewind up`"]
 
 
 @pytest.mark.parametrize("args", ASKING.values(), ids=ASKING)
@@ -315,7 +358,7 @@ def test_up_submit_down_with_a_real_process(run: Run, place: FleetHome) -> None:
     started = run("up")
     assert started.exit_code == 0, started.stderr
     assert "Started fleet fake" in started.stdout
-    assert "tradewind status" in started.stdout
+    assert f"tradewind --home {place.root} status" in started.stdout
     again = run("up", "--json")
     assert json.loads(again.stdout)["started"] is False
     assert "running already" in run("up").stdout
@@ -327,7 +370,38 @@ def test_up_submit_down_with_a_real_process(run: Run, place: FleetHome) -> None:
     assert ended.exit_code == 0, ended.stderr
     assert "Stopped 1 job" in ended.stdout
     assert "Nothing is left" in ended.stdout
-    assert run("down").exit_code == 1
+    again = run("down")
+    assert again.exit_code == 1
+    assert "there is nothing to end" in again.stderr
+    assert "tradewind up" not in again.stderr
+
+
+def test_watching_a_job_that_failed_fails(run: Run, fake: FakeController) -> None:
+    fake.move("train-1", JobState.FAILED, "out of memory")
+    done = run("watch", "train-1")
+    assert done.exit_code == 1
+    assert "out of memory" in done.stderr
+
+
+def test_cost_and_jobs_of_a_fleet_that_is_down_come_from_its_log(
+    run: Run, fake: FakeController, place: FleetHome
+) -> None:
+    fake.move("train-1", JobState.SUCCEEDED)
+    asked = ("cost", "job", "--json"), ("jobs", "--json"), ("cost", "train", "--json")
+    alive = [json.loads(run(*words).stdout) for words in asked]
+    place.withdraw()
+    assert "no controller runs" in run("jobs").stderr, "there is no log yet"
+    with EventLog.open(place.folder / "events.db") as log:
+        log.append(*(decode(json.dumps(line.event)) for line in fake.events()))
+    for words, before in zip(asked, alive, strict=True):
+        done = run(*words)
+        assert done.exit_code == 0, done.stderr
+        assert "does not run: this is from its log" in done.stderr
+        found = json.loads(done.stdout)
+        assert [job["job_id"] for job in found] == ["train-1"] if words[0] == "jobs" else found.keys() == before.keys()
+    assert "Receipt: " in run("cost", "train-1").stdout
+    assert "--fleet fake" in run("--fleet", "other", "jobs").stderr
+    assert "start one with" in run("status").stderr
 
 
 def test_up_checks_the_file_first_and_takes_the_name_from_it(place: FleetHome, tmp_path: Path) -> None:
@@ -341,12 +415,49 @@ def test_up_checks_the_file_first_and_takes_the_name_from_it(place: FleetHome, t
     assert "Started fleet lab" in done.stdout, done.stderr
     again = CliRunner().invoke(cli, [*home, "up", str(file)], obj=Options(command=FAKE))
     assert "was not read again" in again.stderr
+    assert f"tradewind --home {place.root} down " in done.stdout
     # The only fleet that runs needs no --fleet.
     assert "Nothing is left" in CliRunner().invoke(cli, [*home, "down"]).stdout
 
 
+@pytest.mark.parametrize(
+    ("offer", "told"),
+    [
+        ("{cloud: aws, accelerator: H1000}", ("offers[1].accelerator: there is no 'H1000'", "H100", "known: A10")),
+        (
+            "{cloud: aws, accelerator: L4, region: us-west-1}",
+            ("the catalogue has nothing", "with another region: "),
+        ),
+    ],
+)
+def test_up_tells_of_what_is_not_sold_before_it_starts_anything(
+    place: FleetHome, tmp_path: Path, offer: str, told: tuple[str, ...]
+) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(f"name: lab\noffers:\n  - {{cloud: gcp}}\n  - {offer}\n")
+    done = CliRunner().invoke(cli, ["--home", str(place.root), "up", str(file)], obj=Options(command=FAKE))
+    assert done.exit_code == 1
+    assert f"{file}:4: " in done.stderr
+    assert all(text in done.stderr for text in told), done.stderr
+    assert not FleetHome(place.root, "lab").folder.exists(), "no controller was started"
+
+
+def test_beside_another_fleet_the_tips_of_up_name_the_one_that_was_started(place: FleetHome, tmp_path: Path) -> None:
+    home = ["--home", str(place.root)]
+    file = tmp_path / "fleet.yaml"
+    file.write_text("name: lab\n")
+    with served(FleetHome(place.root, "default")):
+        done = CliRunner().invoke(cli, [*home, "up", str(file)], obj=Options(command=FAKE))
+        try:
+            assert f"tradewind --home {place.root} --fleet lab down " in done.stdout, done.stderr
+        finally:
+            CliRunner().invoke(cli, [*home, "--fleet", "lab", "down"])
+
+
 def test_a_dry_run_is_handed_to_the_controller_and_said_in_the_status(run: Run) -> None:
-    assert run("up", "--dry-run").exit_code == 0
+    started = run("up", "--dry-run")
+    assert started.exit_code == 0
+    assert "Dry run: nothing is launched or ended" in started.stdout
     try:
         assert "Dry run: nothing is launched or ended" in run("status").stdout
         assert json.loads(run("status", "--json").stdout)["dry_run"] is True
@@ -437,6 +548,31 @@ def test_ctrl_c_is_130(place: FleetHome, fake: FakeController) -> None:
     _, said = following.communicate(timeout=30)
     assert following.returncode == 130
     assert "Traceback" not in said
+
+
+def test_ctrl_c_says_that_a_submitted_job_goes_on(place: FleetHome, fake: FakeController) -> None:
+    command = program(place, "submit", "--watch", "--", "python", "train.py")
+    watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert watching.stdout
+    while "train-2 queued" not in watching.stdout.readline():
+        pass
+    watching.send_signal(signal.SIGINT)
+    _, said = watching.communicate(timeout=30)
+    assert watching.returncode == 130
+    assert said.strip() == "train-2 goes on: `tradewind stop train-2` ends it."
+
+
+@pytest.mark.parametrize(("wish", "is_red"), [("", True), ("1", False)])
+def test_errors_are_red_on_a_terminal_unless_nobody_wants_colours(
+    place: FleetHome, fake: FakeController, wish: str, is_red: bool
+) -> None:
+    screen, terminal = os.openpty()
+    with os.fdopen(screen, "rb", buffering=0) as shown, os.fdopen(terminal, "wb") as out:
+        env = {**os.environ, "NO_COLOR": wish}
+        subprocess.run(program(place, "stop", "nope"), stderr=out, env=env, check=False, timeout=60)
+        text = shown.read(4096).decode()
+    assert "there is no job nope" in text
+    assert ("\x1b[" in text) is is_red
 
 
 def test_a_closed_pipe_is_not_an_error_on_the_screen(place: FleetHome, fake: FakeController) -> None:
@@ -535,3 +671,8 @@ def test_resume_raises_a_budget_or_goes_on(run: Run, fake: FakeController) -> No
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["job_id"] == "train-2"
     assert run("resume", "train-1", "--budget", "much").exit_code == 1
+    fake.run("train-2")
+    fake.move("train-2", JobState.SUCCEEDED)
+    done = run("resume", "train-2")
+    assert done.exit_code == 1
+    assert "train-2 has succeeded: nothing is left to do" in done.stderr

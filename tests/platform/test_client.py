@@ -153,12 +153,24 @@ def test_no_controller(place: FleetHome) -> None:
     assert "tradewind up" in caught.value.hint
 
 
+def test_a_start_that_fails_shows_its_own_words_and_not_those_of_the_start_before(place: FleetHome) -> None:
+    for word in ("first", "second"):
+        command = [sys.executable, "-c", f"print({word!r}); raise SystemExit(3)"]
+        with pytest.raises(errors.ControllerError, match=f"status 3 while starting:\n{word} [(]all of"):
+            connect(place.root, place.fleet, command=command)
+    assert place.log_tail() == "first\nsecond"
+    assert place.log_tail(after=1_000_000) == "first\nsecond", "begun anew"
+
+
 def test_a_file_left_by_a_dead_controller_counts_as_none(place: FleetHome) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     place.announce(f"http://127.0.0.1:{port}", 999_999, "0")
     assert find_controller(place) is None
+    with pytest.raises(errors.ControllerError, match="process 999999 has died; its nodes may still run") as caught:
+        connect(place.root, place.fleet, start=False)
+    assert "`tradewind down` ends them" in caught.value.hint
 
 
 def test_another_controller_on_the_same_port_is_not_taken_for_ours(place: FleetHome, fake: FakeController) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from tradewind import demo, demo_screen
 from tradewind.api import EventLine, FleetStatus, JobInfo, NodeInfo
 from tradewind.config import load_fleet
-from tradewind.demo import ACTS, FLEET_YAML, Show, next_act, victim
+from tradewind.demo import ACTS, FLEET_YAML, Show, next_act, victim, waits_for, warning_of, what_is_next
 from tradewind.demo_screen import LINE_EVERY_S, SPARKS, PlainScreen, Scene, nodes_by_market, sparkline, story
 from tradewind.errors import Scope
 from tradewind.events import (
@@ -129,6 +130,19 @@ def test_no_act_before_the_last_one_is_over() -> None:
     for state in (NodeState.DRAINING, NodeState.TERMINATING):
         assert next_act(0, JOB, [node(), node("n2", state=state)]) is None
     assert next_act(0, JOB, [node(), node("n2", state=NodeState.BOOTING)]) is ACTS[0]
+
+
+def test_the_act_without_a_word_waits_for_a_worker_that_survives_it_and_says_so() -> None:
+    late = replace(JOB, workers=2, step=140)  # 0.82 of all: the patience for the full size is over
+    assert next_act(1, late, [node()]) is None
+    assert "one must be left" in waits_for(1, late)
+    assert next_act(1, replace(late, workers=3), [node()]) is ACTS[1]
+    assert "4 workers" in waits_for(1, replace(late, step=90))
+    assert waits_for(1, replace(late, step=80)) == "", "it is not its time"
+    last = replace(late, step=157)
+    assert next_act(1, last, [node()]) is ACTS[1], "with a deadline"
+    assert "never got a second node" in warning_of(ACTS[1], last)
+    assert warning_of(ACTS[1], JOB) == warning_of(ACTS[0], last) == ""
 
 
 def test_a_job_that_does_not_say_its_length_has_that_of_the_demo() -> None:
@@ -367,3 +381,10 @@ def test_without_a_terminal_the_screen_is_plain(capsys: pytest.CaptureFixture[st
         assert isinstance(screen, PlainScreen)
         screen.say("hello")
     assert capsys.readouterr().out == "hello\n"
+
+
+def test_the_commands_at_the_end_can_be_copied() -> None:
+    assert "Next:  tradewind up" in what_is_next("/usr/bin/tradewind")
+    first, then = what_is_next(None).partition("Next:  ")[2].splitlines()[:2]
+    assert first == f". {sys.prefix}/bin/activate"
+    assert then.startswith("       tradewind up ")

@@ -83,6 +83,19 @@ def test_tables_fit_the_screen() -> None:
     assert lines[2] == "yy  22"
 
 
+@pytest.mark.parametrize("width", [60, 70, 80])
+def test_a_table_of_jobs_never_passes_the_width_and_keeps_ids_and_figures(width: int) -> None:
+    jobs = [job(job_id="experiment-1a2b3c", name="another name", reason="waits for nodes " * 9, cost_uusd=12_340_000)]
+    lines = jobs_table(jobs, width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert "experiment-1a2b3c" in lines[1]
+    assert "$12.34" in lines[1]
+
+
+def test_a_column_that_nobody_needs_is_left_out() -> None:
+    assert "NAME" not in jobs_table([job(job_id="train-1a2b3c", name="train")])
+
+
 def test_a_full_status_fits_the_screen() -> None:
     fake = FakeController(now_s=1000.0)
     from tradewind.model import JobSpec

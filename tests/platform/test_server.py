@@ -186,6 +186,14 @@ def test_an_unknown_job_is_404_with_the_nearest_id(http: httpx.Client) -> None:
         assert f"did you mean {job_id}?" in reply.json()["hint"]
 
 
+def test_a_beginning_that_several_jobs_have_is_told_as_such(http: httpx.Client) -> None:
+    found = [submitted(http), submitted(http)]
+    reply = http.get("/v1/jobs/train")
+    assert reply.status_code == 404
+    assert f"train is the beginning of 2 ids: {', '.join(found)}" in str(reply.json())
+    assert reply.json()["hint"] == "give more of it"
+
+
 def test_every_error_of_the_tree_has_a_status_and_comes_back_as_itself(
     http: httpx.Client, fake: FakeController
 ) -> None:

@@ -20,7 +20,7 @@ from tradewind.cli import cli
 from tradewind.errors import ConfigError
 from tradewind.simulation import Request, run, venues_of
 from tradewind.simulation_page import render_page
-from tradewind.simulation_text import comparison_text
+from tradewind.simulation_text import _mark, comparison_text
 
 FLEET = """
 name: lab
@@ -248,3 +248,10 @@ def test_prices_are_of_the_zone_or_of_another_one_of_the_region(tmp_path: Path) 
 def test_too_few_windows_say_nothing_of_chance() -> None:
     [result] = compare([("reactive", "")], [[Tally()]])
     assert result.cost_uusd.low is None
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"), [(0.5, "$0.50"), (0.25, "$0.25"), (1.0, "$1.00"), (25.0, "$25"), (2e4, "$20,000")]
+)
+def test_marks_of_the_chart_tell_small_amounts_apart(usd: float, text: str) -> None:
+    assert _mark(usd) == text

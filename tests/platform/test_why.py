@@ -23,6 +23,7 @@ from tradewind.events import (
     JobSubmitted,
     LaunchRefused,
     LaunchRequested,
+    MoveRequested,
     NodeGone,
     NodeJoined,
     NodeLaunched,
@@ -292,6 +293,19 @@ def test_a_job_of_which_nothing_is_known_says_so_and_one_that_ended_waits_for_no
     over = JobStateChanged(at_s=9.0, job_id="train-1", state=JobState.STOPPED, reason="asked to")
     ended = job_story(scene([LOG[1], over], "train-1", plan=Plan(1.0, (HOLD,))), "train-1")
     assert (fact(ended, "not larger"), fact(ended, "waits for"), fact(ended, "reason")) == ("", "", "asked to")
+
+
+def test_a_job_that_could_not_save_tells_so() -> None:
+    log = [
+        LOG[1],
+        MoveRequested(at_s=5.0, job_id="train-1", reason="its cell has run dry"),
+        DecisionRecorded(at_s=95.0, action="unsaved", subject="train-1", reason="not moved yet: it could not save"),
+        MoveRequested(at_s=95.0, job_id="train-1", reason="its cell has run dry", called_off=True),
+    ]
+    story = job_story(scene(log, "train-1"), "train-1")
+    stays = "stays in its cell for now, where it was to leave it"
+    assert told(story)[1:] == ["is to leave its cell", "not saved", stays]
+    assert story.lines[2].reason == "not moved yet: it could not save"
 
 
 def test_a_job_that_asks_ray_itself_is_told_of_waits_that_bear_no_name() -> None:

@@ -6,11 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from tradewind.autoscaler.clock import Clock, SystemClock
 from tradewind.autoscaler.providers.base import CloudState
 from tradewind.autoscaler.providers.secrets import SecretStore
 from tradewind.clouds.providers import CellCloud
 from tradewind.clouds.secret_stores import secrets_prefix
-from tradewind.errors import ProviderError
+from tradewind.errors import Conflict, ProviderError
+
+_SYSTEM = SystemClock()
+DEBRIS_S, DEBRIS_LOOK_S = 60.0, 2.0  # how long debris may take to go, and when it is first looked at again
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,13 @@ def _secrets(cell: CellCloud, store: SecretStore) -> Iterator[Leftover]:
         yield Leftover(cell.plan.name, "secret", name)
 
 
-def remove(cell: CellCloud, secrets: SecretStore | None, things: Sequence[Leftover], timeout_s: float) -> list[str]:
+def remove(
+    cell: CellCloud,
+    secrets: SecretStore | None,
+    things: Sequence[Leftover],
+    timeout_s: float,
+    clock: Clock = _SYSTEM,
+) -> list[str]:
     """Nodes first, since what they hold is debris only when they are gone. What could not be removed, and why."""
     mine = [thing for thing in things if thing.cell == cell.plan.name]
     failed: list[str] = []
@@ -79,13 +89,38 @@ def remove(cell: CellCloud, secrets: SecretStore | None, things: Sequence[Leftov
             failed += [f"{cell.plan.name}: node {name}" for name in cell.provider.wait_terminated(nodes, timeout_s)]
             debris += cell.provider.list_debris()  # what they were in or held is free only now
     with _noted(failed, f"{cell.plan.name}: debris"):
-        if debris:
-            cell.provider.delete_debris(debris)
+        failed += _remove_debris(cell, debris, clock)
     for thing in mine:
         if thing.kind == "secret" and secrets is not None:
             with _noted(failed, f"{cell.plan.name}: secret {thing.name}"):
                 secrets.delete(thing.name)
     return failed
+
+
+def _remove_debris(cell: CellCloud, debris: Sequence[str], clock: Clock) -> list[str]:
+    """Some of it is held by other debris until that is gone (a placement group by a machine that failed), and a cloud
+    takes its time: so it is asked for again, less and less often. What is left in the end, and why."""
+    until_s, pause_s, why = clock.steady_s() + DEBRIS_S, DEBRIS_LOOK_S, ""
+    while debris:
+        why = _ask(cell, debris)
+        debris = [name for name in cell.provider.list_debris() if name in debris]
+        if not debris or clock.steady_s() >= until_s:
+            break
+        clock.sleep(min(pause_s, until_s - clock.steady_s()))
+        pause_s *= 2
+    hint = "run `tradewind reap` in a few minutes"
+    return [f"{cell.plan.name}: debris {name} is still there: {why} ({hint})" for name in debris]
+
+
+def _ask(cell: CellCloud, debris: Sequence[str]) -> str:
+    """Why it is not gone yet. What is going already, or in use for another moment, is no failure."""
+    try:
+        cell.provider.delete_debris(debris)
+    except ProviderError as error:
+        if not error.retryable and not isinstance(error, Conflict):
+            raise
+        return error.message
+    return "its cloud takes its time"
 
 
 @contextmanager

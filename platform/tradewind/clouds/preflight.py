@@ -30,8 +30,20 @@ def check_clouds(
 def _check_cell(config: FleetConfig, plan: CellPlan, credentials: Mapping[str, Any] | None) -> list[Check]:
     cell = open_cell(plan, lambda spec: spec.launch_id, credentials)
     found: Sequence[Check] = cell.provider.preflight()
-    named = [replace(check, name=_named(plan.cloud, check.name)) for check in found]
+    named = _once([replace(check, name=_named(plan.cloud, check.name)) for check in found])
     return named if any(not check.ok for check in named[:1]) else [*named, _secrets(config, plan, credentials)]
+
+
+def _once(checks: Sequence[Check]) -> list[Check]:
+    """Without a login everything fails alike: the first that every node needs is enough."""
+    told: set[tuple[str, str]] = set()
+    kept: list[Check] = []
+    for check in checks:
+        if check.ok or (check.found, check.fix) not in told:
+            kept.append(check)
+        if not check.ok and not is_about_an_offer(check):
+            told.add((check.found, check.fix))
+    return kept
 
 
 def _named(cloud: str, name: str) -> str:

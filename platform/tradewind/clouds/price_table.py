@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from tradewind.clouds.cells import CellPlan, cells_of
+from tradewind.clouds.cells import CellPlan, cells_of, is_emulated
 from tradewind.clouds.providers import open_cell
 from tradewind.config_models import FleetConfig, Limits
 from tradewind.errors import ProviderError
@@ -35,6 +35,7 @@ class PriceTable:
     head_uusd_per_h: int  # all heads together: what an idle fleet costs
     most_uusd_per_h: int  # with every node that the limits allow
     most_why: str
+    simulated: bool = False  # the clouds are emulated: every amount is a pretence
 
 
 def price_table(config: FleetConfig, offers: Mapping[str, Sequence[Offer]], plans: Sequence[CellPlan]) -> PriceTable:
@@ -44,7 +45,7 @@ def price_table(config: FleetConfig, offers: Mapping[str, Sequence[Offer]], plan
     )
     heads = sum(cell.head.price_uusd_per_h or 0 for cell in cells)
     most, why = _most(config.limits, heads, [offer for cell in cells for offer in cell.offers])
-    return PriceTable(config.name, cells, heads, most, why)
+    return PriceTable(config.name, cells, heads, most, why, is_emulated(config))
 
 
 def per_accelerator_uusd(offer: Offer) -> tuple[float, str]:

@@ -11,21 +11,30 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from cloud_world import BOOTED_S, ENDED_S, FLEET, make_spec
+from contract import GANG
 from worlds.azure_world import OFFERS, ON_DEMAND, SPOT, AzureWorld, user_data
 
 from tradewind.autoscaler.providers import azure_log, azure_vm
 from tradewind.autoscaler.providers.azure_api import AzureApi
+from tradewind.autoscaler.providers.azure_groups import KIND, Groups
 from tradewind.autoscaler.providers.azure_preflight import is_granted
 from tradewind.autoscaler.providers.azure_prices import AzurePrices
-from tradewind.autoscaler.providers.azure_settings import AzureRegion, AzureSettings, Names, zone_number, zone_of
+from tradewind.autoscaler.providers.azure_settings import (
+    TAG_FLEET,
+    AzureRegion,
+    AzureSettings,
+    Names,
+    zone_number,
+    zone_of,
+)
 from tradewind.autoscaler.providers.azure_vm import Status
 from tradewind.autoscaler.providers.base import CloudNode, CloudState
 from tradewind.emulators.azure import AzureEmulator
-from tradewind.errors import AmbiguousOutcome, ConfigError, Conflict, InvalidRequest, QuotaExceeded, Stockout
+from tradewind.errors import AmbiguousOutcome, AuthError, ConfigError, Conflict, InvalidRequest, QuotaExceeded, Stockout
 from tradewind.model import EndReason, Market
 
 SUBNET = "/subscriptions/s/resourceGroups/net/providers/Microsoft.Network/virtualNetworks/v/subnets/default"
@@ -302,6 +311,26 @@ def test_an_interface_without_its_machine_is_debris_or_is_used_again(world: Azur
     assert (list(provider.list_debris()), len(world.emulator.compute.nics)) == ([], 1)
 
 
+def test_the_group_of_a_launch_that_is_under_way_is_no_debris(world: AzureWorld) -> None:
+    """It is made before the first machine in it."""
+    provider, spec = world.provider(), make_spec("tw-1", SPOT, placement_group=GANG)
+    with provider._under_way((spec.launch_id, GANG)):
+        provider._groups.ensure(spec)
+        assert list(provider.list_debris()) == []
+    assert list(provider.list_debris()) == [f"{KIND}/{GANG}"]
+
+
+def test_debris_that_may_not_be_deleted_does_not_keep_the_rest(world: AzureWorld) -> None:
+    provider, settings, spec = world.provider(), world.settings(), make_spec("tw-1", SPOT, placement_group=GANG)
+    nic = Names(FLEET).nic("tw-1")
+    AzureApi(settings, world.emulator.credential()).put_nic(nic, azure_vm.nic_body(spec, settings))
+    provider._groups.ensure(spec)
+    world.emulator.faults.denied.add("Microsoft.Network/networkInterfaces/delete")
+    with pytest.raises(AuthError):
+        provider.delete_debris(provider.list_debris())
+    assert list(provider.list_debris()) == [f"networkInterfaces/{nic}"]
+
+
 def test_the_end_of_a_launch_that_came_no_further_takes_its_interface(world: AzureWorld) -> None:
     provider = world.provider()
     world.cut_before_doing(1)
@@ -526,3 +555,32 @@ def test_a_machine_that_is_down_again_when_its_launch_is_answered_is_no_refusal(
     assert node.launch_id == "tw-1"
     assert only(provider.list_nodes()).state is not CloudState.RUNNING
     assert "went down by itself" in only(provider.list_nodes()).detail
+
+
+class OneGroup:
+    """What is asked of AzureApi: one placement group of ours, with these machines."""
+
+    settings = SETTINGS
+
+    def __init__(self, *machines: str) -> None:
+        self.inside = [{"id": f"/subscriptions/s/providers/c/virtualMachines/{name}"} for name in machines]
+
+    def list_groups(self) -> list[dict[str, Any]]:
+        tags, inside = {TAG_FLEET: SETTINGS.fleet}, {"virtualMachines": self.inside}
+        return [{"name": "g", "location": SETTINGS.regions[0].name, "tags": tags, "properties": inside}]
+
+
+@pytest.mark.parametrize(
+    ("inside", "going", "empty"),
+    [
+        ([], [], ["g"]),
+        (["VM-1"], ["vm-1", "vm-2"], ["g"]),  # Azure writes ids in any case
+        (["vm-1", "vm-2"], ["vm-1"], []),
+        (["vm-1"], [], []),
+    ],
+)
+def test_a_group_is_left_over_with_the_last_machine_in_it(
+    inside: list[str], going: list[str], empty: list[str]
+) -> None:
+    api = cast("AzureApi", OneGroup(*inside))
+    assert Groups(api).empty(going) == empty

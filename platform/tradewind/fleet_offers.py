@@ -1,0 +1,119 @@
+"""What a fleet on this machine may buy, by its file and the catalogue; and whether that is sold at all, asked before a
+controller is started, with file and line. Pure, but for reading the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tradewind.autoscaler.providers.local_market import MAX_HOSTS
+from tradewind.config import FleetConfig
+from tradewind.config_models import OfferSelector
+from tradewind.config_ray import fleet_part
+from tradewind.config_yaml import Document, Place, compose, read
+from tradewind.cost import catalog
+from tradewind.errors import ConfigError, Problem
+from tradewind.model import Offer
+
+# The fleet of `tw.connect()` and `tradewind submit` when nobody has described one.
+DEFAULT_OFFERS = ("L4", "T4", "A10G", "A100", "V100", "")
+# Enough for a choice: every tick looks at all offers. Azure's few regions are all taken.
+DEFAULT_REGIONS = {
+    "aws": ("us-east-1", "us-east-2", "us-west-2", "eu-west-1", "eu-central-1", "eu-north-1", "ap-south-1"),
+    "gcp": ("us-central1", "us-east1", "us-east4", "us-east5", "us-west1", "us-west4", "europe-west4"),
+}
+_FILE = "fleet file"  # where a problem is, as long as the lines are not at hand
+_SHOWN = 6  # names of what there is instead
+
+
+def offers_of(config: FleetConfig) -> tuple[Offer, ...]:
+    """What the fleet may buy, by the catalogue. Offers without a price are left out: nobody can choose by it."""
+    found: dict[str, Offer] = {}
+    for number, selector in enumerate(config.offers):
+        try:
+            matches = _matches(selector)
+        except ConfigError as error:  # a name that the catalogue does not know
+            problems = [Problem(_FILE, f"offers[{number}].{p.field}", p.message) for p in error.problems]
+            raise ConfigError(problems, error.hint) from error
+        usable = [offer for offer in matches if _is_usable(offer)]
+        if not usable:
+            wrong = (
+                f"the catalogue has no price for it, or only slices of more than {MAX_HOSTS} hosts" if matches else ""
+            )
+            problem = Problem(_FILE, f"offers[{number}]", wrong or "the catalogue has nothing like this")
+            raise ConfigError([problem], _instead(selector))
+        found.update((offer.market.key, offer) for offer in usable)
+    if not config.offers:
+        found.update((offer.market.key, offer) for name in DEFAULT_OFFERS for offer in _default_offers(name))
+    return tuple(offer for offer in found.values() if _is_usable(offer))
+
+
+def check_offers(path: Path, config: FleetConfig) -> None:
+    """Raises ConfigError, with the lines of the file, where the catalogue does not have what the fleet wants to buy."""
+    from tradewind.clouds.cells import cells_of
+
+    try:
+        if config.cloud_names:
+            cells_of(config)
+        else:
+            offers_of(config)
+    except ConfigError as error:
+        document = fleet_part(compose(read(path), str(path)))
+        raise ConfigError([_with_line(each, document) for each in error.problems], error.hint) from error
+
+
+def _with_line(problem: Problem, document: Document) -> Problem:
+    if problem.where != _FILE:
+        return problem
+    return Problem(document.where(_place(problem.field)), problem.field, problem.message)
+
+
+def _place(field: str) -> Place:
+    """ "offers[1].instance type" -> ("offers", 1, "instance_type")"""
+    words = (word.strip().replace(" ", "_") for word in re.split(r"[.:\[\]]+", field))
+    return tuple(int(word) if word.isdigit() else word for word in words if word)
+
+
+def _instead(selector: OfferSelector) -> str:
+    """What is sold, should one of the selector's words be another one."""
+    found = [f"with another {word.replace('_', ' ')}: {names}" for word, names in _others(selector)]
+    return "; ".join(found) or "leave out a line of the selector; `tradewind catalog` lists what there is"
+
+
+def _others(selector: OfferSelector) -> Iterator[tuple[str, str]]:
+    for word in ("region", "zone", "cloud", "instance_type", "accelerator"):
+        if getattr(selector, word) is not None:
+            sold = [offer for offer in _matches(selector.model_copy(update={word: None})) if _is_usable(offer)]
+            names = list(dict.fromkeys(_value(offer, word) for offer in sold))
+            if names:
+                yield word, ", ".join(names[:_SHOWN]) + (" and others" if len(names) > _SHOWN else "")
+
+
+def _value(offer: Offer, word: str) -> str:
+    return (offer.accelerator or "none") if word == "accelerator" else str(getattr(offer.market, word))
+
+
+def _default_offers(accelerator: str) -> list[Offer]:
+    offers = catalog.load().find(accelerator)
+    return [o for o in offers if o.market.region in DEFAULT_REGIONS.get(o.market.cloud, (o.market.region,))]
+
+
+def _is_usable(offer: Offer) -> bool:
+    return offer.price_uusd_per_h is not None and offer.hosts <= MAX_HOSTS
+
+
+def _matches(selector: OfferSelector) -> list[Offer]:
+    return [
+        offer
+        for capacity in selector.capacity
+        for offer in catalog.load().find(
+            selector.accelerator,
+            cloud=selector.cloud,
+            region=selector.region,
+            zone=selector.zone,
+            instance_type=selector.instance_type,
+            capacity=capacity,
+        )
+    ]

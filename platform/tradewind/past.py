@@ -1,0 +1,110 @@
+"""What a fleet without a controller has done and cost: its event log, read only. Stands where `client.Fleet` stands for
+`tradewind cost` and `jobs`; it starts nothing and writes nothing.
+
+Carbon is by the regions' means here: the grid file of the fleet is its controller's.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tradewind.api import JobInfo, job_not_found, pick
+from tradewind.cost.figures import By, Summary, summary
+from tradewind.cost.focus import focus_csv
+from tradewind.cost.receipt import Bill, Receipt, bill, receipt
+from tradewind.errors import ControllerError
+from tradewind.home import FleetHome
+from tradewind.journal import Journal
+from tradewind.store import EventLog
+from tradewind.units import parse_duration_s
+from tradewind.views import Costs, job_info
+
+if TYPE_CHECKING:
+    from tradewind.cost.page import Report
+
+LOG = "events.db"
+
+
+def open_past(place: FleetHome) -> PastFleet | None:
+    """None: it has none, a controller runs, or one has died, whose nodes may still run: what is past is not known."""
+    path = place.folder / LOG
+    if place.announced() is not None or not path.exists():
+        return None
+    with EventLog.read_only(path) as log:
+        return PastFleet(place, Journal.load(log))
+
+
+def past_fleets(root: Path) -> list[str]:
+    """The fleets under a home that have a log."""
+    return sorted(path.parent.name for path in root.glob(f"*/{LOG}"))
+
+
+@dataclass(slots=True)
+class PastFleet:
+    place: FleetHome
+    journal: Journal
+
+    def __enter__(self) -> PastFleet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open: the log was read whole."""
+
+    def jobs(self) -> list[PastJob]:
+        costs = Costs.at(self.journal.ledger, time.time()).by_job
+        found = self.journal.fleet.jobs.values()
+        return [PastJob(self, job_info(job, costs.get(job.job_id, 0))) for job in found]
+
+    def job(self, job_id: str) -> PastJob:
+        """By a beginning of its id. Raises JobNotFound."""
+        name = pick(job_id, self.journal.fleet.jobs, job_not_found)
+        return next(job for job in self.jobs() if job.info.job_id == name)
+
+    def bill(self) -> Bill:
+        return bill(self.journal.ledger, time.time())
+
+    def bill_json(self) -> Bill:
+        return self.bill()
+
+    def cost(self, by: By = "day", since: str | float | None = None) -> Summary:
+        now_s = time.time()
+        from_s = None if since is None else now_s - parse_duration_s(since)
+        return summary(self.journal.ledger, by, now_s, from_s=from_s)
+
+    def focus(self) -> str:
+        return "".join(focus_csv(self.journal.ledger, self.place.fleet, time.time()))
+
+    def cost_report(self, since: str | float | None = None) -> Report:
+        from tradewind.cost.page import Report
+
+        return Report(
+            fleet=self.place.fleet,
+            days=self.cost("day", since),
+            tenants=self.cost("team", since),
+            jobs=self.cost("job", since),
+            markets=self.cost("market", since),
+            rate_uusd_per_h=self.bill().rate_uusd_per_h,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PastJob:
+    fleet: PastFleet
+    info: JobInfo
+
+    def receipt(self) -> Receipt:
+        return receipt(self.fleet.journal.ledger, self.info.job_id, time.time())
+
+    def receipt_json(self) -> Receipt:
+        return self.receipt()
+
+
+def no_past(place: FleetHome, error: ControllerError) -> ControllerError:
+    """What to say where nobody runs and nothing is on record: perhaps another fleet was meant."""
+    others = [name for name in past_fleets(place.root) if name != place.fleet]
+    if not others or place.announced() is not None:
+        return error
+    return ControllerError(error.message, f"`--fleet {others[0]}` reads the past of one of: {', '.join(others)}")
