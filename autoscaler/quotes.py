@@ -14,7 +14,8 @@ from tradewind.model import Offer
 Quote = tuple[float, int]  # (seen from then on, micro-dollars per hour)
 Quotes = Mapping[str, tuple[Quote, ...]]  # by market key, oldest first
 
-QUOTES_KEPT_S = 3600.0  # on record: no move asks for a longer time (market.py)
+QUOTES_KEPT_S = 14 * 86400.0  # on record: what contracts learn of a market by its price (contract/signs.py)
+_MOST = 256  # of a market, whatever their age
 
 
 def note_quotes(known: Quotes, offers: Iterable[Offer], now_s: float, keep_s: float) -> dict[str, tuple[Quote, ...]]:
@@ -32,7 +33,7 @@ def with_quote(quotes: tuple[Quote, ...], at_s: float, price_uusd_per_h: int, ke
     """With the price that holds from `at_s` on, and those before it that are younger than `keep_s`."""
     if quotes and quotes[-1][1] == price_uusd_per_h:
         return quotes
-    return (*_recent(quotes, at_s - keep_s), (at_s, price_uusd_per_h))
+    return (*_recent(quotes, at_s - keep_s)[1 - _MOST :], (at_s, price_uusd_per_h))
 
 
 def _recent(quotes: tuple[Quote, ...], since_s: float) -> tuple[Quote, ...]:

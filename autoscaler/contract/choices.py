@@ -223,16 +223,18 @@ class Size:
         return self._tables[key]
 
     def _solve(self, market: SpotMarket | None) -> Table:
-        """All long jobs with as much slack for their work share one."""
-        view = self.view
-        seen = self._stand_in(market).seen if market else view.together
+        """All long jobs with as much slack for their work share one; what the next hours are like tells them little."""
+        view, together = self.view, self.view.together
+        seen = self._stand_in(market).seen if market else together
         price = market.price_uusd_per_h / view.on_demand_uusd_per_h if market else 1.0
         scale, is_long = max(self.work_h / LONGEST_H, 1.0), self.work_h > LONGEST_H
         slack_h = min(self.slack_h, _LONG_FAR * self.work_h) / scale if is_long else self.slack_h
         steps = _STEPS_IF_LONG if is_long else _STEPS_PER_OCTAVE
+        if is_long:
+            together, seen = together.lasting, seen.lasting
         found = solve(
             Terms(
-                odds_of(view.together, seen, len(view.spot), steps),
+                odds_of(together, seen, len(view.spot), steps),
                 round(price, 2),
                 rounded(self.restart_h, 8) if self.restart_h > 0.0 else 0.0,
                 _above(self.work_h / scale),

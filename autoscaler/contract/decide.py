@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 
 from tradewind.autoscaler.contract.choices import Size, choices
 from tradewind.autoscaler.contract.nets import Nets
+from tradewind.autoscaler.contract.odds import NEVER
 from tradewind.autoscaler.contract.view import Aim, Choice, ContractDecision, ContractView
 from tradewind.model import Capacity
 from tradewind.units import format_duration, format_usd
 
 _ON_DEMAND, _SPOT = Capacity.ON_DEMAND, Capacity.SPOT
+TOLD = 1.25  # a price that makes ends so many times as frequent, or as rare, is spoken of
 HOPE = 0.75  # of the expected cost of keeping a deadline: with less, it is not paid for with what the work needs
 
 
@@ -155,11 +157,21 @@ def _reason(view: ContractView, best: Choice, slack_s: float) -> str:
     slack = "no deadline" if math.isinf(slack_s) else f"{format_duration(max(0.0, slack_s))} of slack"
     cost = f"{format_usd(round(best.cost_uusd))} expected to the end"
     if not best.key:
-        return f"no spot now, and {slack}: waiting for it is cheapest, {cost}"
+        price = _by_price("it comes back", view.together.priced[0])
+        return f"no spot now, and {slack}: waiting for it is cheapest, {cost}{price}"
     if best.capacity is _SPOT:
-        return f"spot in {best.key} x {best.replicas}, {slack}: {cost}"
+        seen = next((market.seen for market in view.spot if market.key == best.key), NEVER)
+        price = _by_price("its machines are lost", seen.priced[1])
+        return f"spot in {best.key} x {best.replicas}, {slack}: {cost}{price}"
     net = " (safety net)" if slack_s - view.restart_s < view.tick_s else ""
     return f"on demand x {best.replicas}{net}, {slack}: {cost}"
+
+
+def _by_price(what: str, factor: float) -> str:
+    """Where the price tells something that counts."""
+    if 1.0 / TOLD < factor < TOLD:
+        return ""
+    return f"; at such a price {what} {factor:.1f} x as often as usual, by what was seen"
 
 
 def _why_not_sure(view: ContractView, course: Course) -> str:

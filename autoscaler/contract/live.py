@@ -77,7 +77,7 @@ def case_of(
     boots_s = boot_s(view.knowledge, dear.offer.market, view.settings.usual_boot_s)
     restart_s = boots_s + start_s(pace) + unsaved_s(job, pace, work, replicas)
     spot = _spot(priced, here, view)
-    watch = watch_of((each.key for each in spot), fleet.spells, view.now_s)
+    watch = watch_of((each.key for each in spot), fleet.spells, fleet.prices, view.now_s)
     found = ContractView(
         now_s=view.now_s,
         work_left_s=work.left_s,

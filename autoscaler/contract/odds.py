@@ -8,7 +8,8 @@ Gamma prior:
     rate = (ends seen + weight) / (hours seen + weight / prior rate)
 
 The prior rates are round figures for GPU machines, from public records of 2022 and 2023; after some ends they hardly
-count. Markets change, so what was seen counts half as much after `HALF_LIFE_H`.
+count. Markets change, so what was seen counts half as much after `HALF_LIFE_H`. The hour of the day and the price may
+make ends more or less frequent (signs.py).
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tradewind.autoscaler.contract.signs import HourOfDay, PriceSign
+
 YOUNG_H = 0.75
 PRIOR_PER_H = (1.2, 0.4, 1.0, 0.2)  # none: young, old; some: young, old
 PRIOR_ENDS = (3.0, 2.0, 3.0, 2.0)
 HALF_LIFE_H = 48.0
-DAILY_WEIGHT = 20.0  # ends in an hour of the day before that hour is believed to differ
-DAILY_AHEAD = 6  # hours
+_LONGEST_H = 14 * 24  # a look after a longer break tells of no hour of the day, and of no price
 _STEPS_PER_OCTAVE = 2  # rates are rounded: a table that is solved serves for many ticks
 
 
@@ -38,9 +40,15 @@ class Tally:
     hours: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     ends: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     daily: tuple[float, float] = (1.0, 1.0)  # none, some: spells end so many times as often at this time of day
+    priced: tuple[float, float] = (1.0, 1.0)  # ... and at such a price
+
+    @property
+    def lasting(self) -> Tally:
+        """Without what is so only in the next hours."""
+        return Tally(self.hours, self.ends)
 
     def rate_per_h(self, index: int) -> float:
-        return _rate_per_h(self.ends, self.hours, index) * self.daily[index // 2]
+        return _rate_per_h(self.ends, self.hours, index) * self.daily[index // 2] * self.priced[index // 2]
 
 
 def _rate_per_h(ends: Sequence[float], hours: Sequence[float], index: int) -> float:
@@ -84,12 +92,11 @@ class Sightings:
     """The fold of one market: is a machine to be had or not, time after time. What was so at the first look is taken
     for old: of spells that are met half-way, most are long ones. A clock that was set back tells of no time."""
 
-    __slots__ = ("at_s", "by_hour", "ends", "hours", "is_up", "pace", "since_s")
+    __slots__ = ("at_s", "daily", "ends", "hours", "is_up", "price", "since_s")
 
     def __init__(self) -> None:
         self.hours, self.ends = [0.0] * 4, [0.0] * 4
-        self.by_hour = [[[0.0] * 24, [0.0] * 24] for _ in range(2)]  # none, some: ends that were due, ends that came
-        self.pace = [[1.0] * 24 for _ in range(2)]  # none, some: how many times as often spells end, by hour
+        self.daily, self.price = HourOfDay(), PriceSign()
         self.is_up: bool | None = None
         self.at_s = 0.0
         self.since_s = -math.inf
@@ -99,43 +106,62 @@ class Sightings:
         if was_up is not None:
             passed_h = (at_s - self.at_s) / 3600.0 if at_s > self.at_s else 0.0
             age_h = self.age_h(self.at_s)
-            if passed_h <= 1.0:  # a look after a long break tells of no hour of the day
-                self._count(was_up, age_h, passed_h, was_up != is_up)
+            self._count(was_up, passed_h, was_up != is_up)
             kept, first = 0.5 ** (passed_h / HALF_LIFE_H), 2 * was_up
             self.hours = hours = [each * kept for each in self.hours]
             self.ends = [each * kept for each in self.ends]
-            if age_h >= YOUNG_H:
-                hours[first + 1] += passed_h
-            else:
-                young_h = min(passed_h, YOUNG_H - age_h)
-                hours[first] += young_h
-                hours[first + 1] += passed_h - young_h
+            young_h = _young_h(age_h, passed_h)
+            hours[first] += young_h
+            hours[first + 1] += passed_h - young_h
             if was_up != is_up:
                 self.ends[slot(was_up, age_h + passed_h)] += 1.0
                 self.since_s = at_s
         self.is_up, self.at_s = is_up, at_s
 
-    def _count(self, was_up: bool, age_h: float, passed_h: float, is_over: bool) -> None:
-        """By hour of the day."""
-        hour = int(self.at_s / 3600.0) % 24
-        due, came = self.by_hour[was_up]
-        due[hour] += passed_h * _rate_per_h(self.ends, self.hours, slot(was_up, age_h))
-        came[hour] += is_over
-        self.pace[was_up][hour] = (came[hour] + DAILY_WEIGHT) / (due[hour] + DAILY_WEIGHT)
+    def priced(self, at_s: float, uusd_per_h: float) -> None:
+        """The price has changed. What was so before it was so at the old one."""
+        if self.is_up is not None and at_s > self.at_s:
+            self.see(at_s, self.is_up)
+        self.price.tell(at_s, uusd_per_h)
 
-    def _daily(self, is_up: bool) -> float:
-        """The next hours beside the whole day."""
-        pace, hour = self.pace[is_up], int(self.at_s / 3600.0) % 24
-        return sum((pace + pace)[hour : hour + DAILY_AHEAD]) / DAILY_AHEAD
+    def _count(self, was_up: bool, passed_h: float, is_over: bool) -> None:
+        """For the signs: what was due by the rates alone, and what came, hour by hour."""
+        if passed_h > _LONGEST_H:
+            self.price.advance(self.at_s + passed_h * 3600.0)
+            return
+        at_s, end_s, first = self.at_s, self.at_s + passed_h * 3600.0, 2 * was_up
+        rates = _rate_per_h(self.ends, self.hours, first), _rate_per_h(self.ends, self.hours, first + 1)
+        while (until_s := (at_s // 3600.0 + 1.0) * 3600.0) < end_s:
+            self._count_piece(was_up, rates, at_s, until_s, False)
+            at_s = until_s
+        self._count_piece(was_up, rates, at_s, end_s, is_over)
+
+    def _count_piece(
+        self, was_up: bool, rates: tuple[float, float], from_s: float, until_s: float, is_over: bool
+    ) -> None:
+        """Within one clock hour."""
+        hours = (until_s - from_s) / 3600.0
+        young_h = _young_h((from_s - self.since_s) / 3600.0, hours)
+        due = young_h * rates[0] + (hours - young_h) * rates[1]
+        self.daily.count(was_up, from_s, due, is_over)
+        if self.price.has_moved:
+            self.price.count(was_up, due, is_over)
+            self.price.advance(until_s)
 
     @property
     def tally(self) -> Tally:
         hours, ends = self.hours, self.ends
         counted = (hours[0], hours[1], hours[2], hours[3]), (ends[0], ends[1], ends[2], ends[3])
-        return Tally(*counted, (self._daily(False), self._daily(True)))
+        daily = self.daily.factor(False, self.at_s), self.daily.factor(True, self.at_s)
+        return Tally(*counted, daily, (self.price.factor(False), self.price.factor(True)))
 
     def age_h(self, now_s: float) -> float:
         return (now_s - self.since_s) / 3600.0
+
+
+def _young_h(age_h: float, passed_h: float) -> float:
+    """Of the time that passed, what the spell was young for."""
+    return 0.0 if age_h >= YOUNG_H else min(passed_h, YOUNG_H - age_h)
 
 
 class Watch:
@@ -144,8 +170,22 @@ class Watch:
     def __init__(self, keys: Sequence[str]) -> None:
         self.markets = {key: Sightings() for key in keys}
         self.any = Sightings()
+        self._prices: dict[str, float] = {}
+        self._mean = 1.0  # of their prices, from 1 on
 
     def see(self, at_s: float, is_up: Sequence[bool]) -> None:
         for market, has_some in zip(self.markets.values(), is_up, strict=True):
             market.see(at_s, has_some)
         self.any.see(at_s, any(is_up))
+
+    def priced(self, at_s: float, key: str, uusd_per_h: float) -> None:
+        """The price of a market has changed. That of all as one is their (geometric) mean: markets that come later, or
+        go, leave it where it was."""
+        known = self._prices.get(key)
+        if known == uusd_per_h:
+            return
+        self._prices[key] = uusd_per_h
+        self.markets[key].priced(at_s, uusd_per_h)
+        moved = 1.0 if known is None else (uusd_per_h / known) ** (1.0 / len(self._prices))
+        self._mean *= moved
+        self.any.priced(at_s, self._mean)

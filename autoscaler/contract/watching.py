@@ -1,34 +1,50 @@
-"""From what the log tells of spot markets (sightings.py) to what is believed of those of one job (odds.py). Pure."""
+"""From what the log tells of spot markets (sightings.py, quotes.py) to what is believed of those of one job (odds.py).
+Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from tradewind.autoscaler.contract.odds import Sightings, Watch
+from tradewind.autoscaler.quotes import Quotes
 from tradewind.autoscaler.sightings import Spells
 
 
-def watch_of(keys: Iterable[str], spells: Mapping[str, Spells], now_s: float) -> Watch:
+class _Told(NamedTuple):
+    """That there were machines in a market, or none, or that nothing is known any more; or a price of it."""
+
+    at_s: float
+    key: str
+    state: bool | None = None
+    price: int | None = None
+
+
+def watch_of(keys: Iterable[str], spells: Mapping[str, Spells], prices: Quotes, now_s: float) -> Watch:
     """What is believed of these markets together. There is none anywhere only where all are known to have none."""
     watch = Watch(list(keys))
     known: dict[str, bool | None] = dict.fromkeys(watch.markets)
-    for at_s, key, state in _told(known, spells, now_s):
-        known[key] = state
-        _look(watch.markets[key], at_s, state)
+    for told in _told(known, spells, prices, now_s):
+        if told.price is not None:
+            watch.priced(told.at_s, told.key, told.price)
+            continue
+        known[told.key] = told.state
+        _look(watch.markets[told.key], told.at_s, told.state)
         any_up = any(known.values())
-        _look(watch.any, at_s, True if any_up else None if None in known.values() else False)
+        _look(watch.any, told.at_s, True if any_up else None if None in known.values() else False)
     return watch
 
 
-def _told(keys: Iterable[str], spells: Mapping[str, Spells], now_s: float) -> list[tuple[float, str, bool | None]]:
+def _told(keys: Iterable[str], spells: Mapping[str, Spells], prices: Quotes, now_s: float) -> list[_Told]:
     """All changes in order of time. A market where a node of ours runs has some until now; one that refused has been
     known to have none until it was last asked."""
-    found: list[tuple[float, str, bool | None]] = []
+    found: list[_Told] = []
     for key in keys:
+        found += [_Told(at_s, key, price=price) for at_s, price in prices.get(key, ()) if at_s <= now_s]
         if (mine := spells.get(key)) is not None and mine.changes:
-            found += [(at_s, key, state) for at_s, state in list(mine.changes)]
-            found.append((now_s if mine.state and mine.running else mine.seen_s, key, mine.state))
-    return sorted(found, key=lambda row: row[0])
+            found += [_Told(at_s, key, state) for at_s, state in list(mine.changes)]
+            found.append(_Told(now_s if mine.state and mine.running else mine.seen_s, key, mine.state))
+    return sorted(found, key=lambda told: told.at_s)
 
 
 def _look(market: Sightings, at_s: float, state: bool | None) -> None:

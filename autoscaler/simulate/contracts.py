@@ -64,7 +64,10 @@ class Contracts:
         self._order = itertools.count()
         self._saw_s = -1.0
         world.on_submit, world.on_stop, world.on_end, world.on_stock = self._submit, self._stop, self._end, self._see
+        world.on_price.append(self._priced)
         self._see(0.0)
+        for place in self.spot:
+            self._priced(place, 0.0)
 
     @property
     def next_s(self) -> float:
@@ -104,6 +107,10 @@ class Contracts:
 
     def _see(self, now_s: float) -> None:
         self.watch.see(now_s, [place.stock > 0 for place in self.spot])
+
+    def _priced(self, place: Place, now_s: float) -> None:
+        if place.key in self.watch.markets and place.offer.price_uusd_per_h:
+            self.watch.priced(now_s, place.key, place.offer.price_uusd_per_h)
 
     def _call_others(self, now_s: float) -> None:
         """A market has opened: who waits, or pays for on-demand, may want it now, or when it has grown old."""

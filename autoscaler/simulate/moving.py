@@ -40,7 +40,8 @@ class Moves:
     _wait_s: float = _FIRST_S
 
     def __post_init__(self) -> None:
-        self.world.movers, self.world.on_price = {}, self._note
+        self.world.movers = {}
+        self.world.on_price.append(self._note)
         for place in self.world.places.values():
             self._note(place, 0.0)
         self.next_s = self.settings.exchange_hysteresis_s

@@ -47,7 +47,7 @@ class World:
         self.on_stop: Callable[[Run, float], None] | None = None
         self.on_end: Callable[[Run], None] | None = None
         self.on_stock: Callable[[float], None] | None = None
-        self.on_price: Callable[[Place, float], None] | None = None
+        self.on_price: list[Callable[[Place, float], None]] = []
         self.movers: dict[int, Run] | None = None  # who runs and may move, where moves are simulated
         self.holdings: dict[tuple[str, str], dict[str, float]] = {}  # ... and what each job holds on which node
         self.moved_s = 0.0  # when a job last came, started, stopped or ended
@@ -255,8 +255,8 @@ class World:
         if kind == Kind.PRICE:
             place.count(at_s, self.tally)
             place.set_price(value)
-            if self.on_price is not None:
-                self.on_price(place, at_s)
+            for tell in self.on_price:
+                tell(place, at_s)
             self._next_price(place)
             self.is_news = self.is_news or self.queue.runs > 0
         elif kind == Kind.NOTICE:

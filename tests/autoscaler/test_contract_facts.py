@@ -177,15 +177,15 @@ def test_markets_together_have_none_only_where_all_are_known_to_have_none() -> N
     a, b = Spells(), Spells()
     a.sold(0.0)
     a.ended(H, taken=True)
-    assert watch_of(["a", "b"], {"a": a, "b": b}, 2 * H).any.is_up is None
+    assert watch_of(["a", "b"], {"a": a, "b": b}, {}, 2 * H).any.is_up is None
     b.none_left(1.5 * H)
-    watch = watch_of(["a", "b"], {"a": a, "b": b}, 2 * H)
+    watch = watch_of(["a", "b"], {"a": a, "b": b}, {}, 2 * H)
     assert watch.any.is_up is False
     assert watch.markets["a"].tally.ends == (0.0, 0.0, 0.0, 1.0)
     b.sold(3 * H)
     a.sold(3 * H)
     b.ended(4 * H, taken=True)
-    watch = watch_of(["a", "b"], {"a": a, "b": b}, 5 * H)
+    watch = watch_of(["a", "b"], {"a": a, "b": b}, {}, 5 * H)
     assert watch.any.is_up is True, "the other one still runs"
     assert watch.markets["a"].tally.hours[2] == pytest.approx(0.75)
     assert watch.markets["a"].tally.hours[3] > 1.0, "a node of ours is there: so it is open until now"

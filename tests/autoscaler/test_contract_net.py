@@ -24,6 +24,7 @@ class Case:
     is_sudden: bool  # machines are lost just after a decision, and a whole tick with them; else between ticks
     price: float
     work_ticks: float = 20.0
+    priced: tuple[float, float] = (1.0, 1.0)  # what the price is believed to tell
 
 
 CASES = st.builds(
@@ -36,6 +37,7 @@ CASES = st.builds(
     st.booleans(),
     st.floats(0.05, 1.5),
     st.floats(0.1, 20.0),
+    st.tuples(st.floats(0.25, 4.0), st.floats(0.25, 4.0)),
 )
 
 
@@ -78,7 +80,7 @@ def _rate(case: Case, running: Running) -> float:
 def _view(
     case: Case, now_s: float, left_s: float, deadline_s: float | None, here: tuple[bool, bool], running: Running | None
 ) -> ContractView:
-    tally = Tally((10.0,) * 4, (case.ends,) * 4)
+    tally = Tally((10.0,) * 4, (case.ends,) * 4, priced=case.priced)
     spot = tuple(SpotMarket(key, round(case.price * USD), up, seen=tally) for key, up in zip("ab", here, strict=True))
     return ContractView(
         now_s=now_s,
