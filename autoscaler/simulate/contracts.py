@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tradewind.autoscaler.contract import ContractView, Running, SpotMarket, Watch, choose
@@ -62,7 +62,7 @@ class Contracts:
         self.runs: dict[int, Run] = {}
         self._looks: list[tuple[float, int, Run]] = []
         self._order = itertools.count()
-        self._saw_s = -1.0
+        self.on_course: Callable[[Run, float], None] | None = None  # told where each job goes from now on
         world.on_submit, world.on_stop, world.on_end, world.on_stock = self._submit, self._stop, self._end, self._see
         world.on_price.append(self._priced)
         self._see(0.0)
@@ -155,6 +155,8 @@ class Contracts:
             self.world.tally.restarts += 1
         self.world.queue.drop(run)
         run.where, run.gpus, run.speed = choice.key, gpus, self.speeds[max(choice.replicas, 1) - 1]
+        if self.on_course is not None:
+            self.on_course(run, now_s)
         if choice.key:
             self.world.enqueue(run, now_s)
         self._look_at(run, now_s + self._wait_s(run, now_s, run.left_s))
