@@ -24,6 +24,7 @@ YOUNG_H = 0.75
 PRIOR_PER_H = (1.2, 0.4, 1.0, 0.2)  # none: young, old; some: young, old
 PRIOR_ENDS = (3.0, 2.0, 3.0, 2.0)
 HALF_LIFE_H = 48.0
+_MEAN_LIFE_H = HALF_LIFE_H / math.log(2.0)
 _LONGEST_H = 14 * 24  # a look after a longer break tells of no hour of the day, and of no price
 _STEPS_PER_OCTAVE = 2  # rates are rounded: a table that is solved serves for many ticks
 
@@ -110,17 +111,19 @@ class Sightings:
             kept, first = 0.5 ** (passed_h / HALF_LIFE_H), 2 * was_up
             self.hours = hours = [each * kept for each in self.hours]
             self.ends = [each * kept for each in self.ends]
-            young_h = _young_h(age_h, passed_h)
-            hours[first] += young_h
-            hours[first + 1] += passed_h - young_h
+            # Hours fade while they pass, too: however often it was looked at, the sum is the same.
+            old_kept = 0.5 ** ((passed_h - _young_h(age_h, passed_h)) / HALF_LIFE_H)
+            hours[first] += _MEAN_LIFE_H * (old_kept - kept)
+            hours[first + 1] += _MEAN_LIFE_H * (1.0 - old_kept)
             if was_up != is_up:
                 self.ends[slot(was_up, age_h + passed_h)] += 1.0
                 self.since_s = at_s
         self.is_up, self.at_s = is_up, at_s
 
-    def priced(self, at_s: float, uusd_per_h: float) -> None:
-        """The price has changed. What was so before it was so at the old one."""
-        if self.is_up is not None and at_s > self.at_s:
+    def priced(self, at_s: float, uusd_per_h: float, is_known: bool = True) -> None:
+        """The price has changed. What was so before it was so at the old one, if it is known to have been so until
+        then."""
+        if is_known and self.is_up is not None and at_s > self.at_s:
             self.see(at_s, self.is_up)
         self.price.tell(at_s, uusd_per_h)
 
@@ -178,14 +181,14 @@ class Watch:
             market.see(at_s, has_some)
         self.any.see(at_s, any(is_up))
 
-    def priced(self, at_s: float, key: str, uusd_per_h: float) -> None:
-        """The price of a market has changed. That of all as one is their (geometric) mean: markets that come later, or
-        go, leave it where it was."""
+    def priced(self, at_s: float, key: str, uusd_per_h: float, is_known: bool = True, are_known: bool = True) -> None:
+        """The price of a market has changed; whether what was seen of it, and of all as one, is known until then. The
+        price of all as one is their (geometric) mean: markets that come later, or go, leave it where it was."""
         known = self._prices.get(key)
         if known == uusd_per_h:
             return
         self._prices[key] = uusd_per_h
-        self.markets[key].priced(at_s, uusd_per_h)
+        self.markets[key].priced(at_s, uusd_per_h, is_known)
         moved = 1.0 if known is None else (uusd_per_h / known) ** (1.0 / len(self._prices))
         self._mean *= moved
-        self.any.priced(at_s, self._mean)
+        self.any.priced(at_s, self._mean, are_known)

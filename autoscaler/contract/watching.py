@@ -24,9 +24,12 @@ def watch_of(keys: Iterable[str], spells: Mapping[str, Spells], prices: Quotes, 
     """What is believed of these markets together. There is none anywhere only where all are known to have none."""
     watch = Watch(list(keys))
     known: dict[str, bool | None] = dict.fromkeys(watch.markets)
+    until_s = {key: _known_until_s(spells[key], now_s) if key in spells else now_s for key in known}
     for told in _told(known, spells, prices, now_s):
         if told.price is not None:
-            watch.priced(told.at_s, told.key, told.price)
+            sure = {key: known[key] for key in known if told.at_s <= until_s[key]}
+            are_known = any(sure.values()) or (len(sure) == len(known) and None not in sure.values())
+            watch.priced(told.at_s, told.key, told.price, told.key in sure, are_known)
             continue
         known[told.key] = told.state
         _look(watch.markets[told.key], told.at_s, told.state)
@@ -37,14 +40,18 @@ def watch_of(keys: Iterable[str], spells: Mapping[str, Spells], prices: Quotes, 
 
 def _told(keys: Iterable[str], spells: Mapping[str, Spells], prices: Quotes, now_s: float) -> list[_Told]:
     """All changes in order of time. A market where a node of ours runs has some until now; one that refused has been
-    known to have none until it was last asked."""
+    known to have none until it was last asked. A price that came later says nothing of it."""
     found: list[_Told] = []
     for key in keys:
         found += [_Told(at_s, key, price=price) for at_s, price in prices.get(key, ()) if at_s <= now_s]
         if (mine := spells.get(key)) is not None and mine.changes:
             found += [_Told(at_s, key, state) for at_s, state in list(mine.changes)]
-            found.append(_Told(now_s if mine.state and mine.running else mine.seen_s, key, mine.state))
+            found.append(_Told(_known_until_s(mine, now_s), key, mine.state))
     return sorted(found, key=lambda told: told.at_s)
+
+
+def _known_until_s(spells: Spells, now_s: float) -> float:
+    return now_s if spells.state and spells.running else spells.seen_s
 
 
 def _look(market: Sightings, at_s: float, state: bool | None) -> None:

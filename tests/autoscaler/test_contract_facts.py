@@ -187,5 +187,5 @@ def test_markets_together_have_none_only_where_all_are_known_to_have_none() -> N
     b.ended(4 * H, taken=True)
     watch = watch_of(["a", "b"], {"a": a, "b": b}, {}, 5 * H)
     assert watch.any.is_up is True, "the other one still runs"
-    assert watch.markets["a"].tally.hours[2] == pytest.approx(0.75)
+    assert watch.markets["a"].tally.hours[2] == pytest.approx(0.75, rel=0.03)  # it fades
     assert watch.markets["a"].tally.hours[3] > 1.0, "a node of ours is there: so it is open until now"

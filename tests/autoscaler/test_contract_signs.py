@@ -104,6 +104,19 @@ def test_hours_are_learned_from_spells_that_were_seen_at_their_ends_alone() -> N
     assert evening > 1.1 > 0.9 > seen.tally.daily[1]
 
 
+@given(st.lists(st.tuples(st.floats(0.01, 30), st.booleans()), min_size=1, max_size=20), st.floats(0.05, 0.95))
+def test_how_often_it_is_looked_at_does_not_matter(told: list[tuple[float, bool]], share: float) -> None:
+    seldom, often, at_s = Sightings(), Sightings(), 0.0
+    for hours, is_up in told:
+        if often.is_up is not None:
+            often.see(at_s + share * hours * H, often.is_up)
+        at_s += hours * H
+        seldom.see(at_s, is_up)
+        often.see(at_s, is_up)
+    assert seldom.tally.hours == pytest.approx(often.tally.hours, abs=1e-9)
+    assert seldom.tally.ends == pytest.approx(often.tally.ends, abs=1e-9)
+
+
 def test_the_mean_of_all_markets_does_not_jump_when_one_is_told_of_late() -> None:
     watch = Watch(["a", "b"])
     watch.see(0.0, (True, True))
@@ -131,6 +144,19 @@ def test_prices_on_record_reach_what_is_believed_of_a_market() -> None:
     assert believed.price.distance > 1.0
     assert believed.price.slope(True) > 0.0
     assert watch_of(["a"], {"a": spells}, {}, 20 * 24 * H).markets["a"].tally.priced == (1.0, 1.0)
+
+
+def test_a_price_says_nothing_of_a_market_that_nobody_has_asked_since() -> None:
+    refused, runs = Spells(), Spells()
+    refused.none_left(H)
+    runs.sold(0.0)
+    prices = {key: tuple((hour * H, 1000 + hour) for hour in range(0, 40, 5)) for key in "ab"}
+    watch = watch_of(["a", "b"], {"a": refused, "b": runs}, prices, 40 * H)
+    assert sum(watch.markets["a"].tally.hours) == 0.0
+    assert watch.markets["a"].price.distance > 0.0, "what it costs now is known all the same"
+    alone = watch_of(["b"], {"b": runs}, {}, 40 * H).markets["b"].tally.hours
+    assert watch.markets["b"].tally.hours == pytest.approx(alone)
+    assert watch.any.tally.hours[3] == pytest.approx(watch.markets["b"].tally.hours[3], rel=0.05)
 
 
 def test_what_is_kept_of_prices_is_bounded_and_follows_the_clock() -> None:
