@@ -7,6 +7,7 @@ what came after such moments before. So the chances are those of all past looks,
 
     weight = (exp(-distance^2 / 2) + PRIOR / looks) * fading
 
+beside what usually comes after such moments (usual.py), which weighs as much as a hundred looks that are alike,
 where the distance is between the logarithms of how often demand rose. There are three ways to count that: in the last
 step, the five before it and the thirty before those; with rises that fade within one, six and thirty-six steps; or with
 rises that fade within hours. The first knows when a sitting began, the second does not jump when a rise leaves a span,
@@ -24,6 +25,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tradewind.autoscaler.forecast import usual
 from tradewind.autoscaler.forecast.candidates import LEVELS
 from tradewind.autoscaler.forecast.forecaster import FEWEST_ERRORS
 from tradewind.autoscaler.forecast.looks import Column, Looks
@@ -37,6 +39,7 @@ SLOW = (12, 72)  # steps
 # How far apart two counts may lie to be alike, as a difference of logarithms: in spans, fading, fading slowly.
 NEAR = ((0.5, 0.7, 1.0), (0.6, 0.7, 0.8), (0.4, 0.4))
 _KINDS = tuple(np.cumsum([len(each) for each in NEAR])[:-1].tolist())  # where the signs of the next kind begin
+_FADING = slice(*_KINDS)  # the signs of rises that fade
 PRIOR = 10.0  # looks: so many unlike ones count as one alike, so that a few likenesses do not decide alone
 HALF_LIFE = 0.5  # of the window
 MODEL = "what came after similar moments"
@@ -114,18 +117,19 @@ class Growth:
         apart = signs - self._looks.signs()[:, None]
         age = np.arange(len(rises) - 1, -1, -1, dtype=np.float32) / np.float32(self._window * LOOKS)
         fading = 0.5 ** (age / np.float32(HALF_LIFE))
-        weights = sum(weights_of(*each, fading) for each in zip(np.split(apart, _KINDS), NEAR, strict=True))
-        values, places = np.unique(rises, return_inverse=True)
-        below = np.cumsum(np.bincount(places, weights))
-        chances = np.maximum(1.0 - below / below[-1], 0.0)
-        return tuple(zip(values.tolist(), chances.tolist(), strict=True))
+        kinds = [weights_of(*each, fading) for each in zip(np.split(apart, _KINDS), NEAR, strict=True)]
+        weights = np.mean(kinds, axis=0)
+        growths = usual.growths_of(rises)
+        unlike = (1.0 - weights.sum()) * usual.chance_of_growth(self._looks.signs()[_FADING])
+        chances = usual.more_than(growths, rises, weights) + unlike * usual.chances_of_more(growths, rises, fading)
+        return tuple(zip(growths.tolist(), chances.tolist(), strict=True))
 
 
 def weights_of(apart: Column, near: Sequence[float], fading: Column) -> Column:
-    """Of each look by its likeness, all together 1."""
+    """Of each look by its likeness. All together below 1: the rest is left to what is usual."""
     alike = np.exp(-0.5 * ((apart / np.array(near, dtype=np.float32)[:, None]) ** 2).sum(axis=0))
     weights = (alike + np.float32(PRIOR / len(alike))) * fading
-    return np.asarray(weights / weights.sum())
+    return np.asarray(weights / (weights.sum() + np.float32(usual.WORTH)))
 
 
 def _quantile(chances: Sequence[tuple[float, float]], level: float) -> float:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tradewind.autoscaler.actions import Drain, Plan
 from tradewind.autoscaler.demand import Demand, Need
 from tradewind.autoscaler.fleet import NodeRecord
-from tradewind.autoscaler.forecast import Forecast, Growth, GrowthBook, Outlook, SeriesKey, Span, unit_of
+from tradewind.autoscaler.forecast import Forecast, Growth, GrowthBook, Outlook, SeriesKey, Span, unit_of, usual
 from tradewind.autoscaler.forecast.candidates import LEVELS
 from tradewind.autoscaler.forecast.growth import weights_of
 from tradewind.autoscaler.forecast.looks import Looks
@@ -219,7 +219,7 @@ def test_more_is_expected_in_a_sitting_than_on_a_quiet_night() -> None:
     assert chance_of_more(growth, level) < 0.1
     for minute in range(2):
         growth.observe(4 * 86400.0 + 60.0 * minute, level + minute + 1)
-    assert chance_of_more(growth, level + 2) > 0.5  # less than sure: eight sittings are few beside the prior
+    assert chance_of_more(growth, level + 2) > 0.4  # less than sure: eight sittings are few beside the usual
 
 
 def test_the_chance_is_the_share_of_moments_after_which_it_rose() -> None:
@@ -247,12 +247,49 @@ def test_a_rise_is_counted_in_its_span_and_fades() -> None:
 
 
 def test_the_chances_are_those_of_all_kinds_of_likeness() -> None:
-    """Of two past looks, one is like now by its counts in spans, the other by its fading counts. Each has half."""
+    """Of two past looks, one is like now by its counts in spans, the other by its fading counts. Both count the same,
+    and little beside the usual: they are two."""
     near = [1e-3, 1e-3, 1e-3]
     first, second = np.array([[0.0, 9.0]] * 3, dtype=np.float32), np.array([[9.0, 0.0]] * 3, dtype=np.float32)
     alike = [weights_of(signs, near, np.ones(2, dtype=np.float32)) for signs in (first, second)]
-    assert sum(alike) == pytest.approx([1.0, 1.0])
-    assert alike[0][0] == pytest.approx(6 / 11)  # (1 + 5) by (1 + 5 + 5): the prior is ten looks, shared by two
+    assert sum(alike) == pytest.approx([11 / 111, 11 / 111])
+    assert alike[0][0] == pytest.approx(6 / 111)  # (1 + 5) by (1 + 5 + 5 + 100): the prior is ten looks, shared by two
+
+
+def test_a_first_sitting_is_met_by_what_is_usual() -> None:
+    """Nothing like it has been seen here: after half a day without anything, two jobs within two minutes."""
+    growth = Growth(300.0)
+    level = feed(growth, range(720), lambda minute: minute == 0)
+    quiet = chance_of_more(growth, level)
+    for minute in (720, 721):
+        growth.observe(60.0 * minute, level + minute - 719)
+    is_bought = 1 / 17  # at the default price of waiting
+    assert quiet < is_bought < 0.15 < chance_of_more(growth, level + 2)
+
+
+def test_the_own_past_outweighs_what_is_usual() -> None:
+    """One of four comes every half hour, a week long, and never two within six minutes."""
+    growth = Growth(300.0)
+    level = 0.0
+    for minute in range(7 * 1440 + 3):
+        level += 4.0 * (minute % 30 == 0)
+        growth.observe(60.0 * minute, level)
+    assert chance_of_more(growth, level) < 0.1
+    assert chance_of_more(growth, level + 4.0) < 0.01
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.0, 500.0, width=32), st.floats(0.0078125, 1.0, width=32)), max_size=40),
+    st.lists(st.floats(-2.5, 6.0, width=32), min_size=3, max_size=3),
+)
+def test_usual_chances_fall_with_the_growth_and_end(past: list[tuple[float, float]], signs: list[float]) -> None:
+    rises, fading = (np.array([each[index] for each in past], dtype=np.float32) for index in range(2))
+    growths = usual.growths_of(rises)
+    chances = usual.chances_of_more(growths, rises, fading)
+    assert chances[0] == pytest.approx(1.0, abs=1e-5)
+    assert (np.diff(chances) <= 1e-9).all()
+    assert chances[-1] == pytest.approx(0.0, abs=1e-5)  # else nodes without end were bought
+    assert 0.0 < usual.chance_of_growth(np.array(signs, dtype=np.float32)) < 1.0
 
 
 def test_a_span_that_nobody_looked_at_is_not_learned_from() -> None:
