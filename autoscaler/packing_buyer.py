@@ -58,8 +58,8 @@ class Buyer(Protocol):
         """Give back what was bought for a gang that could not be placed as a whole."""
         ...
 
-    def by_price(self, regions: Sequence[str], pieces: Sequence[Shape]) -> Sequence[str]:
-        """The regions where these are cheapest first."""
+    def by_price(self, regions: Sequence[str], pieces: Sequence[Shape], gangs: int = 1) -> Sequence[str]:
+        """The regions where these are cheapest first, if so many gangs of them wait."""
         ...
 
     def near_zone(self, pieces: Sequence[Shape]) -> str:
@@ -82,7 +82,7 @@ class NoBuyer:
     def undo(self, slots: Sequence[Slot]) -> None:
         pass
 
-    def by_price(self, regions: Sequence[str], pieces: Sequence[Shape]) -> Sequence[str]:  # noqa: ARG002
+    def by_price(self, regions: Sequence[str], pieces: Sequence[Shape], gangs: int = 1) -> Sequence[str]:  # noqa: ARG002
         return regions
 
     def near_zone(self, pieces: Sequence[Shape]) -> str:  # noqa: ARG002

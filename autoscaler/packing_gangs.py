@@ -119,7 +119,8 @@ class GangPlaces:
         regions = self._regions_of(alike[0])
         slots = self._rows_there(piece, size, len(alike), place, regions)
         put_rows(self._rooms, piece, slots)
-        ordered = regions if len(regions) < 2 else self._buyer.by_price(regions, (piece,) * size)
+        left = len(alike) - len(slots)
+        ordered = regions if len(regions) < 2 else self._buyer.by_price(regions, (piece,) * size, left)
         for region in ordered:
             if len(slots) < len(alike):
                 shape = self._in(piece, region)

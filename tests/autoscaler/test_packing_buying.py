@@ -114,6 +114,15 @@ def test_a_gang_is_bought_in_the_region_where_all_of_it_is_cheapest() -> None:
     assert {offer.market.region for launch in plan.launches for offer in launch.fallbacks} <= {"us-east-1"}
 
 
+def test_gangs_that_share_machines_are_bought_where_their_share_is_cheapest() -> None:
+    """One gang alone is cheaper on the small machine of the one region; two of them on the large one of the other."""
+    small = make_offer("aws/us-east-1a/g6-2", usd_per_h=1.0, cpus=8, gpus=2)
+    large = make_offer("gcp/us-west1-b/g2-4", usd_per_h=1.6, cpus=16, gpus=4)
+    gangs = tuple(Gang(f"g{number}", Strategy.STRICT_PACK, (GPU, GPU), f"job-{number}") for number in range(4))
+    assert [launch.offer for launch in make_plan(view_of([small, large], gangs=gangs)).launches] == [large, large]
+    assert [launch.offer for launch in make_plan(view_of([small, large], gangs=gangs[:1])).launches] == [small]
+
+
 def test_a_gang_that_no_region_sells_as_a_whole_is_held() -> None:
     cpu_east = make_offer("aws/us-east-1a/m5", usd_per_h=0.1, cpus=32)
     gang = Gang("g", Strategy.PACK, (GPU, Shape.of({"CPU": 32})))
