@@ -198,7 +198,7 @@ class Shop:
             cheapest = np.full(len(self.regions), np.inf)
             np.minimum.at(cheapest, self.stock.region_codes[fitting], self.stock.prices[fitting] / copies[fitting])
             for index in np.flatnonzero(np.isinf(cheapest)).tolist() if self.stock.slices else ():
-                cheapest[index] = self._slice_price_in(self.regions[index], piece, count * gangs)
+                cheapest[index] = self._slice_price_in(self.regions[index], piece, count)  # one gang has it
             total += count * cheapest
         return total
 
