@@ -58,8 +58,11 @@ class Buyer(Protocol):
         """Give back what was bought for a gang that could not be placed as a whole."""
         ...
 
-    def by_price(self, regions: Sequence[str], pieces: Sequence[Shape], gangs: int = 1) -> Sequence[str]:
-        """The regions where these are cheapest first, if so many gangs of them wait."""
+    def by_price(
+        self, regions: Sequence[str], pieces: Sequence[Shape], is_apart: bool, gangs: int = 1
+    ) -> Sequence[str]:
+        """The regions where these are cheapest first, if so many gangs of them wait; apart: no two pieces of one gang
+        on one node."""
         ...
 
     def near_zone(self, pieces: Sequence[Shape]) -> str:
@@ -82,7 +85,13 @@ class NoBuyer:
     def undo(self, slots: Sequence[Slot]) -> None:
         pass
 
-    def by_price(self, regions: Sequence[str], pieces: Sequence[Shape], gangs: int = 1) -> Sequence[str]:  # noqa: ARG002
+    def by_price(
+        self,
+        regions: Sequence[str],
+        pieces: Sequence[Shape],  # noqa: ARG002
+        is_apart: bool,  # noqa: ARG002
+        gangs: int = 1,  # noqa: ARG002
+    ) -> Sequence[str]:
         return regions
 
     def near_zone(self, pieces: Sequence[Shape]) -> str:  # noqa: ARG002

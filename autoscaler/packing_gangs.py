@@ -120,7 +120,8 @@ class GangPlaces:
         slots = self._rows_there(piece, size, len(alike), place, regions)
         put_rows(self._rooms, piece, slots)
         left = len(alike) - len(slots)
-        ordered = regions if len(regions) < 2 else self._buyer.by_price(regions, (piece,) * size, left)
+        is_open = len(regions) > 1 and left > 0
+        ordered = self._buyer.by_price(regions, (piece,) * size, place is apart, left) if is_open else regions
         for region in ordered:
             if len(slots) < len(alike):
                 shape = self._in(piece, region)
@@ -231,7 +232,8 @@ class GangPlaces:
                 self._put(placed, 1)
                 return placed
             self._give_back(first)
-        ordered = regions if len(regions) < 2 else self._buyer.by_price(regions, pieces)
+        is_apart = gang.strategy is Strategy.STRICT_SPREAD
+        ordered = regions if len(regions) < 2 else self._buyer.by_price(regions, pieces, is_apart)
         for region in ordered:
             placed = self._try(gang, pieces, region, buying=True)
             if placed is not None:

@@ -49,7 +49,7 @@ class Shop:
         rows = [(source, market, number) for source, mine in (held or {}).items() for market, number in mine.items()]
         self._shares = {(source, market): number for source, market, number in rows}  # requests
         self._held = {source: sum(mine.values()) for source, mine in (held or {}).items()}
-        self._regions_by_price: dict[tuple[tuple[Shape, ...], int], list[str]] = {}
+        self._regions_by_price: dict[tuple[tuple[Shape, ...], bool, int], list[str]] = {}
         self._near_zones: dict[tuple[Shape, ...], str] = {}
 
     # --- as a Buyer -------------------------------------------------------------------------------------------
@@ -79,10 +79,12 @@ class Shop:
         for name in dict.fromkeys(slot.name for slot in slots):
             self._count(self._purchases[int(name.removeprefix(_NEW))], -1)
 
-    def by_price(self, regions: Sequence[str], pieces: Sequence[Shape], gangs: int = 1) -> Sequence[str]:
-        key = (tuple(pieces), gangs)
+    def by_price(
+        self, regions: Sequence[str], pieces: Sequence[Shape], is_apart: bool, gangs: int = 1
+    ) -> Sequence[str]:
+        key = (tuple(pieces), is_apart, gangs)
         if key not in self._regions_by_price:
-            ranked = np.argsort(self._price_by_region(pieces, gangs), kind="stable")
+            ranked = np.argsort(self._price_by_region(pieces, is_apart, gangs), kind="stable")
             self._regions_by_price[key] = [self.regions[index] for index in ranked.tolist()]
         return [region for region in self._regions_by_price[key] if region in regions]
 
@@ -189,17 +191,21 @@ class Shop:
         names = [f"{_NEW}{first + index}" for index in range(number)]
         return [Slot(name, "", host.free, host.total, host.labels, host.offer) for name in names for host in hosts]
 
-    def _price_by_region(self, pieces: Sequence[Shape], gangs: int) -> Floats:
-        """Of all pieces, each by its share of the cheapest node in each region, which other gangs may share."""
+    def _price_by_region(self, pieces: Sequence[Shape], is_apart: bool, gangs: int) -> Floats:
+        """Of one of so many gangs in each region, all on the cheapest kind of node, which they may share. Nodes are
+        paid as a whole; where pieces differ they may fill one together, so there each has its share of one."""
+        kinds = Counter(pieces)
         total = np.zeros(len(self.regions))
-        for piece, count in Counter(pieces).items():
-            copies = np.minimum(self.stock.copies(piece), count * gangs)
+        for piece, count in kinds.items():
+            copies = np.minimum(self.stock.copies(piece), gangs if is_apart else count * gangs)
             fitting = np.flatnonzero(copies)
+            nodes = count * gangs / copies[fitting]
+            prices = self.stock.prices[fitting] * (np.ceil(nodes) if len(kinds) == 1 else nodes) / gangs
             cheapest = np.full(len(self.regions), np.inf)
-            np.minimum.at(cheapest, self.stock.region_codes[fitting], self.stock.prices[fitting] / copies[fitting])
+            np.minimum.at(cheapest, self.stock.region_codes[fitting], prices)
             for index in np.flatnonzero(np.isinf(cheapest)).tolist() if self.stock.slices else ():
-                cheapest[index] = self._slice_price_in(self.regions[index], piece, count)  # one gang has it
-            total += count * cheapest
+                cheapest[index] = count * self._slice_price_in(self.regions[index], piece, count)  # one gang has it
+            total += cheapest
         return total
 
     def _slice_price_in(self, region: str, piece: Shape, count: int) -> float:

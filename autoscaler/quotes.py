@@ -1,4 +1,4 @@
-"""Which prices were seen in the last minutes, by market: a price that has just moved is not yet believed. Pure.
+"""Which prices were seen lately, by market: a price that has just moved is not yet believed. Pure.
 
 Kept by the loop and handed to the view. Every price that is new is on record, so a new start knows since when a market
 has had the price that it has now. Whether it had another one while nobody looked is not known: it is taken for steady,

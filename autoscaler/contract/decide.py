@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from tradewind.autoscaler.contract.choices import Size, choices
+from tradewind.autoscaler.contract.induction import LONGEST_H
 from tradewind.autoscaler.contract.nets import Nets
 from tradewind.autoscaler.contract.odds import NEVER
 from tradewind.autoscaler.contract.view import Aim, Choice, ContractDecision, ContractView
@@ -157,19 +158,20 @@ def _reason(view: ContractView, best: Choice, slack_s: float) -> str:
     slack = "no deadline" if math.isinf(slack_s) else f"{format_duration(max(0.0, slack_s))} of slack"
     cost = f"{format_usd(round(best.cost_uusd))} expected to the end"
     if not best.key:
-        price = _by_price("it comes back", view.together.priced[0])
+        price = _by_price("it comes back", view.together.priced[0], view, best)
         return f"no spot now, and {slack}: waiting for it is cheapest, {cost}{price}"
     if best.capacity is _SPOT:
         seen = next((market.seen for market in view.spot if market.key == best.key), NEVER)
-        price = _by_price("its machines are lost", seen.priced[1])
+        price = _by_price("its machines are lost", seen.priced[1], view, best)
         return f"spot in {best.key} x {best.replicas}, {slack}: {cost}{price}"
     net = " (safety net)" if slack_s - view.restart_s < view.tick_s else ""
     return f"on demand x {best.replicas}{net}, {slack}: {cost}"
 
 
-def _by_price(what: str, factor: float) -> str:
-    """Where the price tells something that counts."""
-    if 1.0 / TOLD < factor < TOLD:
+def _by_price(what: str, factor: float, view: ContractView, best: Choice) -> str:
+    """Where the price tells something that counts. For long jobs it does not."""
+    is_long = view.work_left_s / view.speeds[best.replicas - 1] > LONGEST_H * 3600.0
+    if is_long or 1.0 / TOLD < factor < TOLD:
         return ""
     return f"; at such a price {what} {factor:.1f} x as often as usual, by what was seen"
 

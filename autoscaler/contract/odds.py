@@ -133,23 +133,30 @@ class Sightings:
             self.price.advance(self.at_s + passed_h * 3600.0)
             return
         at_s, end_s, first = self.at_s, self.at_s + passed_h * 3600.0, 2 * was_up
-        rates = _rate_per_h(self.ends, self.hours, first), _rate_per_h(self.ends, self.hours, first + 1)
-        while (until_s := (at_s // 3600.0 + 1.0) * 3600.0) < end_s:
-            self._count_piece(was_up, rates, at_s, until_s, False)
-            at_s = until_s
-        self._count_piece(was_up, rates, at_s, end_s, is_over)
+        young, ends, hours = _rate_per_h(self.ends, self.hours, first), self.ends[first + 1], self.hours[first + 1]
+        while True:  # as hours pass without an end, less of it is due
+            old = (ends + PRIOR_ENDS[first + 1]) / (hours + PRIOR_ENDS[first + 1] / PRIOR_PER_H[first + 1])
+            until_s = min((at_s // 3600.0 + 1.0) * 3600.0, end_s)
+            is_last = until_s >= end_s
+            old_h = self._count_piece(was_up, (young, old), at_s, until_s, is_over and is_last)
+            if is_last:
+                return
+            kept, at_s = 0.5 ** ((until_s - at_s) / 3600.0 / HALF_LIFE_H), until_s
+            ends, hours = ends * kept, hours * kept + old_h
 
     def _count_piece(
         self, was_up: bool, rates: tuple[float, float], from_s: float, until_s: float, is_over: bool
-    ) -> None:
-        """Within one clock hour."""
+    ) -> float:
+        """Within one clock hour. Answers for how much of it the spell was old."""
         hours = (until_s - from_s) / 3600.0
         young_h = _young_h((from_s - self.since_s) / 3600.0, hours)
         due = young_h * rates[0] + (hours - young_h) * rates[1]
         self.daily.count(was_up, from_s, due, is_over)
         if self.price.has_moved:
+            self.price.advance(from_s)
             self.price.count(was_up, due, is_over)
             self.price.advance(until_s)
+        return hours - young_h
 
     @property
     def tally(self) -> Tally:

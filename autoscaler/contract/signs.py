@@ -13,8 +13,10 @@ WEIGHT = 20.0  # ends that say "no difference": fewer than about so many teach n
 _HOURS_AHEAD = 6  # of the day, whose mean is applied
 USUAL_H = 24.0  # half-life of what a price usually is; its scatter has four times that
 SCATTER = 0.02  # of a price, before any was seen: within two days GPU spot prices of 2024 moved by 2.4 % on the mean
+_CALMEST = 0.005  # a scatter: after months at one price, not every cent is unusual
 _FARTHEST = 2.0  # scatters: a price that is farther away tells no more than that
 _DOUBT = 2.0  # squared standard errors by which a slope must lie beside 0; what it has more counts in part
+_SAME = 1e-6  # prices that differ by less are one
 _MOST = math.log(4.0)  # a price makes ends at most four times as frequent, or as rare
 
 
@@ -34,7 +36,7 @@ class HourOfDay:
         self._pace[is_up][hour] = (all_came[hour] + WEIGHT) / (all_due[hour] + WEIGHT)
 
     def factor(self, is_up: bool, at_s: float) -> float:
-        """The next hours beside the whole day."""
+        """The mean of the next hours."""
         pace, hour = self._pace[is_up], int(at_s / 3600.0) % 24
         return sum((pace + pace)[hour : hour + _HOURS_AHEAD]) / _HOURS_AHEAD
 
@@ -72,16 +74,16 @@ class PriceSign:
     def advance(self, at_s: float) -> None:
         """Time passes: what was unusual becomes usual. A clock that was set back tells of no time."""
         passed_h, self._at_s = (at_s - self._at_s) / 3600.0, at_s
-        if self._log is None or passed_h <= 0.0 or self._log == self._usual:
+        if self._log is None or passed_h <= 0.0 or abs(self._log - self._usual) < _SAME:
             return
         apart = self._log - self._usual
         self._usual += apart * (1.0 - 0.5 ** (passed_h / USUAL_H))
         kept = 0.5 ** (passed_h / (4.0 * USUAL_H))
-        self._variance = kept * self._variance + (1.0 - kept) * apart * apart
+        self._variance = max(kept * self._variance + (1.0 - kept) * apart * apart, _CALMEST**2)
 
     @property
     def distance(self) -> float:
-        if self._log is None or self._log == self._usual:
+        if self._log is None or abs(self._log - self._usual) < _SAME:
             return 0.0
         return max(-_FARTHEST, min(_FARTHEST, (self._log - self._usual) / math.sqrt(self._variance)))
 

@@ -10,6 +10,8 @@ from tradewind.autoscaler.contract.odds import Sightings, Watch
 from tradewind.autoscaler.quotes import Quotes
 from tradewind.autoscaler.sightings import Spells
 
+_TOLD_S = 30 * 86400.0  # what is older has faded
+
 
 class _Told(NamedTuple):
     """That there were machines in a market, or none, or that nothing is known any more; or a price of it."""
@@ -27,14 +29,15 @@ def watch_of(keys: Iterable[str], spells: Mapping[str, Spells], prices: Quotes, 
     until_s = {key: _known_until_s(spells[key], now_s) if key in spells else now_s for key in known}
     for told in _told(known, spells, prices, now_s):
         if told.price is not None:
-            sure = {key: known[key] for key in known if told.at_s <= until_s[key]}
-            are_known = any(sure.values()) or (len(sure) == len(known) and None not in sure.values())
-            watch.priced(told.at_s, told.key, told.price, told.key in sure, are_known)
+            is_known, are_known = told.at_s <= until_s[told.key], told.at_s <= max(until_s.values())
+            watch.priced(told.at_s, told.key, told.price, is_known, are_known)
             continue
         known[told.key] = told.state
         _look(watch.markets[told.key], told.at_s, told.state)
         any_up = any(known.values())
         _look(watch.any, told.at_s, True if any_up else None if None in known.values() else False)
+    for each in (*watch.markets.values(), watch.any):
+        each.price.advance(now_s)  # what was unusual then may be usual by now
     return watch
 
 
@@ -42,12 +45,23 @@ def _told(keys: Iterable[str], spells: Mapping[str, Spells], prices: Quotes, now
     """All changes in order of time. A market where a node of ours runs has some until now; one that refused has been
     known to have none until it was last asked. A price that came later says nothing of it."""
     found: list[_Told] = []
+    since_s = now_s - _TOLD_S
     for key in keys:
-        found += [_Told(at_s, key, price=price) for at_s, price in prices.get(key, ()) if at_s <= now_s]
+        found += [
+            _Told(at_s, key, price=price)
+            for at_s, price in prices.get(key, ())
+            if since_s <= at_s <= now_s and price > 0
+        ]
         if (mine := spells.get(key)) is not None and mine.changes:
-            found += [_Told(at_s, key, state) for at_s, state in list(mine.changes)]
+            found += [_Told(max(at_s, since_s), key, state) for at_s, state in _recent(list(mine.changes), since_s)]
             found.append(_Told(_known_until_s(mine, now_s), key, mine.state))
     return sorted(found, key=lambda told: told.at_s)
+
+
+def _recent(changes: list[tuple[float, bool | None]], since_s: float) -> list[tuple[float, bool | None]]:
+    """Those since then, and the one that held then."""
+    before = sum(at_s <= since_s for at_s, _ in changes)
+    return changes[max(before - 1, 0) :]
 
 
 def _known_until_s(spells: Spells, now_s: float) -> float:

@@ -7,12 +7,12 @@ what came after such moments before. So the chances are those of all past looks,
 
     weight = (exp(-distance^2 / 2) + PRIOR / looks) * fading
 
-beside what usually comes after such moments (usual.py), which weighs as much as a hundred looks that are alike,
 where the distance is between the logarithms of how often demand rose. There are three ways to count that: in the last
 step, the five before it and the thirty before those; with rises that fade within one, six and thirty-six steps; or with
 rises that fade within hours. The first knows when a sitting began, the second does not jump when a rise leaves a span,
 the third tells a busy day from a quiet one, and is not misled by a few rises where they come at random. None is the
-best one everywhere, so the chances are the mean of all.
+best one everywhere, so the chances are the mean of all. Beside them stands what usually comes after such moments
+(usual.py), which weighs as much as a hundred looks that are alike.
 
 How often it rose counts, not by how much: a sweep of a hundred jobs is one thing that somebody did.
 """
@@ -43,6 +43,7 @@ _FADING = slice(*_KINDS)  # the signs of rises that fade
 PRIOR = 10.0  # looks: so many unlike ones count as one alike, so that a few likenesses do not decide alone
 HALF_LIFE = 0.5  # of the window
 MODEL = "what came after similar moments"
+MODEL_WHEN_NEW = "what usually comes after such moments, more than by the own past"
 
 
 class Growth:
@@ -98,13 +99,14 @@ class Growth:
     def _reckon(self) -> Outlook:
         signs, rises = self._looks.settled()
         is_enough = self._looks.length > (FEWEST_ERRORS + 1) * LOOKS and len(rises) >= FEWEST_ERRORS
-        chances = self._chances(signs, rises) if is_enough else ()
+        chances, by_the_usual = self._chances(signs, rises) if is_enough else ((), 0.0)
+        own = f"{len(rises)} past moments, those before which demand had risen as often count most"
         return Outlook(
             horizon_s=self.step_s,
             values=tuple(_quantile(chances, level) for level in LEVELS),
             has_interval=is_enough,
-            model=MODEL,
-            reason=f"{len(rises)} past moments, those before which demand had risen as often count most",
+            model=MODEL if by_the_usual < 0.5 else MODEL_WHEN_NEW,
+            reason=f"{own}; what is usual elsewhere counts for {by_the_usual:.0%}",
             scored=len(rises),
             wape=None,
             persistence_wape=None,
@@ -112,17 +114,18 @@ class Growth:
             chances=chances,
         )
 
-    def _chances(self, signs: Column, rises: Column) -> tuple[tuple[float, float], ...]:
-        """(growth, chance of more than it)"""
+    def _chances(self, signs: Column, rises: Column) -> tuple[tuple[tuple[float, float], ...], float]:
+        """(growth, chance of more than it), and how much of that is what is usual elsewhere"""
         apart = signs - self._looks.signs()[:, None]
         age = np.arange(len(rises) - 1, -1, -1, dtype=np.float32) / np.float32(self._window * LOOKS)
         fading = 0.5 ** (age / np.float32(HALF_LIFE))
         kinds = [weights_of(*each, fading) for each in zip(np.split(apart, _KINDS), NEAR, strict=True)]
         weights = np.mean(kinds, axis=0)
         growths = usual.growths_of(rises)
-        unlike = (1.0 - weights.sum()) * usual.chance_of_growth(self._looks.signs()[_FADING])
+        by_the_usual = 1.0 - float(weights.sum())
+        unlike = by_the_usual * usual.chance_of_growth(self._looks.signs()[_FADING])
         chances = usual.more_than(growths, rises, weights) + unlike * usual.chances_of_more(growths, rises, fading)
-        return tuple(zip(growths.tolist(), chances.tolist(), strict=True))
+        return tuple(zip(growths.tolist(), chances.tolist(), strict=True)), by_the_usual
 
 
 def weights_of(apart: Column, near: Sequence[float], fading: Column) -> Column:

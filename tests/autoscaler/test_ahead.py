@@ -16,7 +16,7 @@ from tradewind.autoscaler.demand import Demand, Need
 from tradewind.autoscaler.fleet import NodeRecord
 from tradewind.autoscaler.forecast import Forecast, Growth, GrowthBook, Outlook, SeriesKey, Span, unit_of, usual
 from tradewind.autoscaler.forecast.candidates import LEVELS
-from tradewind.autoscaler.forecast.growth import weights_of
+from tradewind.autoscaler.forecast.growth import MODEL, MODEL_WHEN_NEW, weights_of
 from tradewind.autoscaler.forecast.looks import Looks
 from tradewind.autoscaler.plan import make_plan
 from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, RayStatus
@@ -263,6 +263,7 @@ def test_a_first_sitting_is_met_by_what_is_usual() -> None:
     quiet = chance_of_more(growth, level)
     for minute in (720, 721):
         growth.observe(60.0 * minute, level + minute - 719)
+    assert growth.forecast(60.0 * 721).outlooks[0].model == MODEL_WHEN_NEW
     is_bought = 1 / 17  # at the default price of waiting
     assert quiet < is_bought < 0.15 < chance_of_more(growth, level + 2)
 
@@ -276,6 +277,7 @@ def test_the_own_past_outweighs_what_is_usual() -> None:
         growth.observe(60.0 * minute, level)
     assert chance_of_more(growth, level) < 0.1
     assert chance_of_more(growth, level + 4.0) < 0.01
+    assert growth.forecast(60.0 * (7 * 1440 + 2)).outlooks[0].model == MODEL
 
 
 @given(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from contract_world import DEAR, SPOT
@@ -74,9 +75,9 @@ def test_a_price_that_stays_becomes_the_usual_one() -> None:
     sign.tell(H, 1.1)
     assert sign.distance == 2.0, "no price is farther away than two scatters"
     sign.advance(30 * 24 * H)
-    assert 0.0 < sign.distance < 0.01
+    assert 0.0 <= sign.distance < 0.01
     sign.advance(5.0)  # a clock that was set back
-    assert 0.0 < sign.distance < 0.01
+    assert 0.0 <= sign.distance < 0.01
 
 
 @given(st.lists(st.tuples(st.floats(-50, 500), st.floats(0.001, 1000.0), st.booleans()), max_size=60))
@@ -115,6 +116,48 @@ def test_how_often_it_is_looked_at_does_not_matter(told: list[tuple[float, bool]
         often.see(at_s, is_up)
     assert seldom.tally.hours == pytest.approx(often.tally.hours, abs=1e-9)
     assert seldom.tally.ends == pytest.approx(often.tally.ends, abs=1e-9)
+    assert seldom.tally.daily == pytest.approx(often.tally.daily, rel=0.02)
+
+
+def test_a_long_calm_spell_is_not_counted_twice() -> None:
+    """It makes the rate small; the hours and a price that rose once have no part in it."""
+    seen = Sightings()
+    seen.see(0.0, True)
+    seen.priced(0.0, 1.0)
+    seen.priced(24 * H, 1.1)
+    seen.see(13 * 24 * H, True)
+    assert seen.tally.priced[1] > 0.9
+    assert seen.tally.daily[1] > 0.95
+
+
+def test_a_look_after_weeks_tells_of_no_hour() -> None:
+    seen = Sightings()
+    seen.see(0.0, True)
+    seen.see(400 * H, False)
+    assert seen.tally.daily == (1.0, 1.0)
+    assert seen.tally.ends[3] == 1.0
+
+
+def test_what_could_be_chance_does_not_count() -> None:
+    """Two ends at a high price where one and a bit was due."""
+    sign = PriceSign()
+    sign.tell(0.0, 1.0)
+    sign.tell(H, 1.1)
+    for came in (False, True, False, True):
+        sign.count(True, 0.3, came)
+    assert sign.slope(True) == 0.0
+    for _ in range(30):
+        sign.count(True, 0.3, True)
+    assert sign.slope(True) > 0.1
+
+
+def test_jobs_of_weeks_do_not_heed_the_price_of_the_hour() -> None:
+    seen = Tally(daily=(2.0, 3.0), priced=(0.5, 2.0))
+    assert seen.lasting.rate_per_h(3) == pytest.approx(PRIOR_PER_H[3])
+    long = replace(view_with(seen), work_left_s=200 * H, deadline_at_s=400 * H)
+    plain = replace(view_with(Tally()), work_left_s=200 * H, deadline_at_s=400 * H)
+    assert decide(long).choice.cost_uusd == decide(plain).choice.cost_uusd
+    assert "at such a price" not in decide(long).reason
 
 
 def test_the_mean_of_all_markets_does_not_jump_when_one_is_told_of_late() -> None:
@@ -157,6 +200,33 @@ def test_a_price_says_nothing_of_a_market_that_nobody_has_asked_since() -> None:
     alone = watch_of(["b"], {"b": runs}, {}, 40 * H).markets["b"].tally.hours
     assert watch.markets["b"].tally.hours == pytest.approx(alone)
     assert watch.any.tally.hours[3] == pytest.approx(watch.markets["b"].tally.hours[3], rel=0.05)
+
+
+def test_an_unusual_price_becomes_usual_though_nobody_asks() -> None:
+    spells = Spells()
+    spells.sold(0.0)
+    spells.ended(10 * 24 * H, taken=False)
+    prices = {"a": ((0.0, 1000), (11 * 24 * H, 1100))}
+    soon, late = (watch_of(["a"], {"a": spells}, prices, day * 24 * H) for day in (11.1, 20))
+    assert soon.markets["a"].price.distance > 1.0 > 0.1 > late.markets["a"].price.distance
+    assert soon.any.price.distance > 1.0 > 0.1 > late.any.price.distance
+
+
+def test_prices_of_nothing_and_of_tomorrow_are_not_looked_at() -> None:
+    spells = Spells()
+    spells.sold(0.0)
+    watch = watch_of(["a"], {"a": spells}, {"a": ((0.0, 1000), (H, 0), (9 * H, 2000))}, 5 * H)
+    assert watch.markets["a"].price.distance == 0.0
+    assert watch.markets["a"].tally.hours[3] == pytest.approx(5.0, rel=0.05)
+
+
+def test_what_is_older_than_a_month_is_not_gone_through() -> None:
+    spells = Spells()
+    for day in range(0, 100, 2):
+        spells.sold(day * 24 * H)
+        spells.ended((day + 1) * 24 * H, taken=True)
+    whole = watch_of(["a"], {"a": spells}, {}, 100 * 24 * H).markets["a"].tally
+    assert whole.ends[3] == pytest.approx(sum(0.5 ** (age * 24 / 48) for age in range(0, 100, 2)), rel=0.01)
 
 
 def test_what_is_kept_of_prices_is_bounded_and_follows_the_clock() -> None:

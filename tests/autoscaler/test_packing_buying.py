@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tradewind.autoscaler.actions import Drain, Launch, Plan
 from tradewind.autoscaler.demand import Demand, Need
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
@@ -121,6 +123,32 @@ def test_gangs_that_share_machines_are_bought_where_their_share_is_cheapest() ->
     gangs = tuple(Gang(f"g{number}", Strategy.STRICT_PACK, (GPU, GPU), f"job-{number}") for number in range(4))
     assert [launch.offer for launch in make_plan(view_of([small, large], gangs=gangs)).launches] == [large, large]
     assert [launch.offer for launch in make_plan(view_of([small, large], gangs=gangs[:1])).launches] == [small]
+
+
+SPREAD, PACK = Strategy.STRICT_SPREAD, Strategy.PACK
+
+
+@pytest.mark.parametrize(
+    ("gangs", "size", "strategy", "gpus", "usd", "least_usd"),
+    [
+        (2, 5, SPREAD, 1, 1.2, 12.0),  # of each gang a node holds one: eight places are two
+        (3, 4, SPREAD, 4, 4.4, 17.6),
+        (2, 2, SPREAD, 1, 2.0, 8.0),
+        (2, 5, PACK, 1, 1.2, 12.0),  # ten on machines of eight are two machines
+        (3, 4, PACK, 4, 4.4, 13.2),
+        (4, 4, PACK, 4, 4.4, 16.0),  # full ones are cheaper
+    ],
+)
+def test_gangs_pay_for_whole_machines(
+    gangs: int, size: int, strategy: Strategy, gpus: int, usd: float, least_usd: float
+) -> None:
+    """Two regions: one has machines of 8 GPUs at $8, the other smaller ones."""
+    large = make_offer("aws/us-east-1a/x8", usd_per_h=8.0, cpus=32, gpus=8)
+    small = make_offer("gcp/us-west1-b/small", usd_per_h=usd, cpus=4 * gpus, gpus=gpus)
+    waiting = tuple(Gang(f"g{number}", strategy, (GPU,) * size, f"job-{number}") for number in range(gangs))
+    plan = make_plan(view_of([large, small], gangs=waiting))
+    paid = sum(launch.offer.price_uusd_per_h or 0 for launch in plan.launches)
+    assert paid == pytest.approx(least_usd * 1e6)
 
 
 def test_a_gang_that_no_region_sells_as_a_whole_is_held() -> None:
