@@ -188,6 +188,13 @@ class Watch:
             market.see(at_s, has_some)
         self.any.see(at_s, any(is_up))
 
+    def changed(self, at_s: float, is_up: Sequence[bool]) -> None:
+        """The same, but only where something has: how often one looks does not matter. Before it is asked what is
+        believed, all are to be seen."""
+        for market, has_some in zip((*self.markets.values(), self.any), (*is_up, any(is_up)), strict=True):
+            if has_some is not market.is_up:
+                market.see(at_s, has_some)
+
     def priced(self, at_s: float, key: str, uusd_per_h: float, is_known: bool = True, are_known: bool = True) -> None:
         """The price of a market has changed; whether what was seen of it, and of all as one, is known until then. The
         price of all as one is their (geometric) mean: markets that come later, or go, leave it where it was."""

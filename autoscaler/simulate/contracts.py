@@ -106,7 +106,7 @@ class Contracts:
         run.look_s = None
 
     def _see(self, now_s: float) -> None:
-        self.watch.see(now_s, [place.stock > 0 for place in self.spot])
+        self.watch.changed(now_s, [place.stock > 0 for place in self.spot])
 
     def _priced(self, place: Place, now_s: float) -> None:
         if place.key in self.watch.markets and place.offer.price_uusd_per_h:
@@ -163,6 +163,7 @@ class Contracts:
 
     def view(self, run: Run, now_s: float, left_s: float, wait_s: float) -> ContractView:
         physics, watch = self.world.physics, self.watch
+        watch.see(now_s, [place.stock > 0 for place in self.spot])
         gpus, dear = run.job.gpus, self._net_of(run)
         return ContractView(
             now_s=now_s,
