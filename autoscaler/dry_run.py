@@ -32,20 +32,21 @@ class DryReconciler(Reconciler):
 
 
 def would(plan: Plan, targets: Mapping[str, Target] | None = None) -> Plan:
-    """The same plan with a hold in the place of every action, and what is really granted. Launches in one market for
-    one reason are one."""
-    launches: dict[tuple[str, str], list[Launch]] = {}
+    """The same plan with a hold in the place of every action, and what is really granted. Launches in one market are
+    one hold, whatever their reasons: holds are told apart by their subject, so two of a market would be read as one.
+    What is told of a hold begins with why it would be done."""
+    launches: dict[str, list[Launch]] = {}
     holds: list[Hold] = list(plan.holds)
     for action in plan.actions:
         match action:
             case Launch():
-                launches.setdefault((action.offer.market.key, action.reason), []).append(action)
+                launches.setdefault(action.offer.market.key, []).append(action)
             case Drain():
                 holds.append(Hold(f"would drain {action.launch_id}", DRY_RUN, (action.reason, *action.alternatives)))
             case Terminate():
                 holds.append(Hold(f"would end {action.launch_id}", DRY_RUN, (action.reason, *action.alternatives)))
-    for (market, reason), alike in launches.items():
+    for market, alike in launches.items():
         jobs = tuple(dict.fromkeys(job_id for launch in alike for job_id in launch.jobs))
-        told = (reason, *alike[0].alternatives)
+        told = ("; ".join(dict.fromkeys(launch.reason for launch in alike)), *alike[0].alternatives)
         holds.append(Hold(f"would launch {len(alike)} x {market}", DRY_RUN, told, jobs=jobs))
     return Plan(plan.at_s, tuple(holds), plan.targets if targets is None else dict(targets))

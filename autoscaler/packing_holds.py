@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 
 import numpy as np
 
@@ -118,5 +119,16 @@ def _what_is_missing(shape: Shape, view: View) -> str:
             most = format_amount(name, largest) if largest else "none"
             return f"no offer has {name}: {format_amount(name, amount)} (the largest has {most})"
     if any(shape.copies_in(room) for room in rooms):
-        return "no offer that is large enough has the labels asked for"
+        return _what_label_is_missing(shape, view)
     return "no single offer has all of it at once"
+
+
+def _what_label_is_missing(shape: Shape, view: View) -> str:
+    """A key that nothing has is mostly a mistake in writing, and waits for ever."""
+    known = {key for offer in view.offers for key in offer.labels}
+    wanted = {rule.key for selector in shape.selectors for rule in selector if not rule.negated}
+    unknown = sorted(wanted - known)
+    if not unknown:
+        return "no offer that is large enough has the labels asked for"
+    near = get_close_matches(unknown[0], sorted(known), n=1)
+    return f"no offer has a label {unknown[0]}" + (f" (did you mean {near[0]}?)" if near else "")

@@ -48,7 +48,8 @@ class Room:
 
 
 def withhold(demand: Demand, room: Room) -> tuple[Demand, tuple[Hold, ...]]:
-    """What is planned for, and what is not."""
+    """What is planned for, and what is not. Constraints always are: they are met by totals, so they take no room from
+    others, and a node that was bought for them would be sold and bought again. The caps keep more from being bought."""
     gangs = {gang_source(gang): gang.job_id for gang in demand.gangs}
     holds: list[Hold] = []
 
@@ -60,7 +61,7 @@ def withhold(demand: Demand, room: Room) -> tuple[Demand, tuple[Hold, ...]]:
     planned = Demand(
         tuple(need for need in demand.needs if is_planned(need)),
         tuple(gang for gang in demand.gangs if is_planned(gang)),
-        tuple(need for need in demand.constraints if is_planned(need)),
+        demand.constraints,
     )
     return planned, tuple(holds)
 

@@ -109,15 +109,20 @@ class Catalog:
         return {cloud: each for cloud, each in ages_s.items() if each > max_age_s}
 
     def _named(self, question: str, value: str | None, names: Sequence[str] | Callable[[], Sequence[str]]) -> _Matches:
-        """Case, and -, _ or blanks in a name, matter only where they tell two names apart: us-east-1 and us-east1 are
-        regions of different clouds."""
         if value is None:
             return lambda _: True
-        known = frozenset(names() if callable(names) else names)
-        alike = {value} if not value or value in known else {name for name in known if _plain(name) == _plain(value)}
-        if not alike:
-            raise _unknown(question, value, sorted(known))
-        return alike.__contains__
+        return names_like(question, value, names() if callable(names) else names).__contains__
+
+
+def names_like(question: str, value: str, names: Sequence[str]) -> frozenset[str]:
+    """Those that are meant. Case, and -, _ or blanks in a name, matter only where they tell two names apart: us-east-1
+    and us-east1 are regions of different clouds."""
+    if not value or value in names:
+        return frozenset({value})
+    alike = frozenset(name for name in names if _plain(name) == _plain(value))
+    if not alike:
+        raise _unknown(question, value, sorted(names))
+    return alike
 
 
 def load(path: Path | str | None = None) -> Catalog:

@@ -3,9 +3,12 @@ meanwhile."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tradewind.autoscaler.actions import Action, Drain
-from tradewind.autoscaler.demand import Demand
+from tradewind.autoscaler.demand import Demand, Need
 from tradewind.autoscaler.expected import kept_for_later, outlooks_of, spare_timeout_s
+from tradewind.autoscaler.keeping import Keeping
 from tradewind.autoscaler.packing import Packing, new_slots, slots_of
 from tradewind.autoscaler.packing_order import dearest_first
 from tradewind.autoscaler.policies.base import Draft
@@ -20,28 +23,36 @@ def decide(view: View, draft: Draft) -> tuple[Action, ...]:
     idle = [node for node in view.stirring if _is_idle(node, view, timeout_s) and node.launch_id not in gone]
     if not idle:
         return ()
-    needed = _needed(view, draft)
-    spare = [node for node in idle if node.launch_id not in needed]
+    later = kept_for_later(view)
+    needed = _needed(view, draft, later)
+    spare: Sequence[NodeView] = [node for node in idle if node.launch_id not in needed]
+    if (later or view.demand.constraints) and 0 < len(spare) < len(idle) and not draft.bought:
+        spare = _keeping(view, draft, later).spare(idle, spare)
     # The dearest first. Clouds bill by the second after a first minute that is paid anyway: within `min_node_life_s` a
     # node is kept (`_is_idle`), after it every second is a new bill.
-    spare.sort(key=lambda node: -(node.requested.offer.price_uusd_per_h or 0))
-    return tuple(_drain(node, view) for node in spare)
+    in_order = sorted(spare, key=lambda node: -(node.requested.offer.price_uusd_per_h or 0))
+    return tuple(_drain(node, view) for node in in_order)
 
 
-def _needed(view: View, draft: Draft) -> frozenset[str]:
+def _needed(view: View, draft: Draft, later: Sequence[Need]) -> frozenset[str]:
     """With what is being bought: an idle node may be half of what a gang waits for. Present demand lies first, then
     what the forecast wants beyond it."""
-    later, known = kept_for_later(view), draft.needed or frozenset()
+    known = draft.needed or frozenset()
     if not later and draft.needed is not None:
         return known
+    wanted = _keeping(view, draft, later)
+    if wanted.demand.is_empty:
+        return frozenset()
+    return known | Packing(wanted.slots, everything=wanted.everything).fill(wanted.demand).used
+
+
+def _keeping(view: View, draft: Draft, later: Sequence[Need]) -> Keeping:
     needs = dearest_first(view.demand.needs, view.offers)
     demand = Demand((*needs, *later), view.demand.gangs, view.demand.constraints)
-    if demand.is_empty:
-        return frozenset()
     bought = new_slots(draft.bought, view)
     slots = [*slots_of(view, draft.gone, demand), *bought]
     everything = [*slots_of(view, draft.gone), *bought] if demand.constraints else slots
-    return known | Packing(slots, everything=everything).fill(demand).used
+    return Keeping(demand, (*demand.constraints, *later), slots, everything)
 
 
 def _timeout_s(view: View) -> float:

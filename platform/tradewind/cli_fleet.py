@@ -233,13 +233,13 @@ def dashboard(options: Options, as_json: bool) -> None:
 def why(options: Options, about: About, subject: str, last: int | None, as_json: bool) -> None:
     """Why a node was bought and what it beat, what a job waits for, or what goes on now.
 
-    A beginning of the ID is enough.
+    A beginning of the ID is enough. Of a fleet that does not run, nodes and jobs are told from its log.
     """
     from tradewind.render import story_text
 
     if bool(subject) is (about == "now"):
         raise click.UsageError("`why now` takes no ID" if subject else f"give the ID: tradewind why {about} ID")
-    with options.connect() as fleet:
+    with options.connect() if about == "now" else options.connect_or_read() as fleet:
         found = fleet.why(about, subject, last)
     emit(found, as_json, lambda: story_text(found, terminal_width()))
 

@@ -53,7 +53,7 @@ from tradewind.cost.energy_receipt import Intensity
 from tradewind.cost.ledger import Ledger
 from tradewind.cost.receipt import Bill, Receipt, bill, receipt
 from tradewind.errors import ConfigError, ControllerError, JobError, Problem, Unsupported
-from tradewind.events import KINDS, ControllerStarted, ControllerStopped, JobPlaced, JobStateChanged, JobSubmitted
+from tradewind.events import ControllerStarted, ControllerStopped, JobPlaced, JobStateChanged, JobSubmitted
 from tradewind.forecast_view import ForecastDesk, Question
 from tradewind.job_logs import JobLogs
 from tradewind.journal import Journal
@@ -74,8 +74,8 @@ from tradewind.views import (
     picked,
     whole_plan,
 )
-from tradewind.why import LAST, Scene, job_story, node_story
-from tradewind.why_now import now_story
+from tradewind.why import Scene
+from tradewind.why_told import story, told_of
 
 log = logging.getLogger(__name__)
 
@@ -83,13 +83,6 @@ RECENT_JOBS = 5
 TAKEN_DOWN = "the fleet was taken down"
 STOP_TIMEOUT_S = 20.0
 LOG_POLL_S = 0.5
-TOLD_EVENTS: dict[About, int] = {"node": 2000, "job": 2000, "now": 200}  # the newest, from which a story is told
-_EXPLAINING = KINDS - {"step_committed", "checkpoint_committed", "demand_changed"}  # of these, a log has most
-TELLING: dict[About, frozenset[str]] = {
-    "node": _EXPLAINING,
-    "job": _EXPLAINING,
-    "now": frozenset({"decision_recorded"}),
-}
 
 
 @dataclass(slots=True)
@@ -331,21 +324,18 @@ class Controller:
         """The log is searched beside the loop: only the folds are read under its lock."""
         with self.journal.reading() as (fleet, _):
             name = picked(fleet, about, subject)
-        events = self.journal.log.naming(name, TELLING[about], TOLD_EVENTS[about] + 1)
-        lines = last or LAST[about]
+        events, is_cut = told_of(self.journal.log, about, name)
         with self.journal.reading() as (fleet, ledger):
             scene = Scene(
                 fleet=fleet,
                 now_s=time.time(),
-                events=events[-TOLD_EVENTS[about] :],
-                is_cut=len(events) > TOLD_EVENTS[about],
+                events=events,
+                is_cut=is_cut,
                 costs=Costs.at(ledger, time.time()),
                 plan=self._whole_plan(),
                 asked=tuple(line for view in self._views() for line in view.demand.lines()),
             )
-            if about == "now":
-                return now_story(scene, self.name, lines)
-            return node_story(scene, name, lines) if about == "node" else job_story(scene, name, lines)
+            return story(scene, about, name or self.name, last)
 
     def _views(self) -> list[View]:
         return [cell.loop.view for cell in self.cells.values() if cell.loop.view is not None]

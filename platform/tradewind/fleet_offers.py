@@ -1,5 +1,5 @@
-"""What a fleet on this machine may buy, by its file and the catalogue; and whether that is sold at all, asked before a
-controller is started, with file and line. Pure, but for reading the file.
+"""What a fleet on this machine may buy, and what its limits are about, by its file and the catalogue; and whether that
+is sold at all, asked before a controller is started, with file and line. Pure, but for reading the file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tradewind.autoscaler.providers.local_market import MAX_HOSTS
 from tradewind.config import FleetConfig
-from tradewind.config_models import OfferSelector
+from tradewind.config_models import LimitRule, OfferSelector
 from tradewind.config_ray import fleet_part
 from tradewind.config_yaml import Document, Place, compose, read
 from tradewind.cost import catalog
@@ -50,11 +50,35 @@ def offers_of(config: FleetConfig) -> tuple[Offer, ...]:
     return tuple(offer for offer in found.values() if _is_usable(offer))
 
 
+def limit_rules(config: FleetConfig) -> tuple[LimitRule, ...]:
+    """The rules with the names of the catalogue. They are found as those in `offers` are: a limit on "l4" is about L4,
+    and one on a name that nothing has would limit nothing, and is a mistake."""
+    return tuple(_named(rule, f"limits.rules[{number}]") for number, rule in enumerate(config.limits.rules))
+
+
+def _named(rule: LimitRule, field: str) -> LimitRule:
+    words = [word for word in ("region", "zone", "instance_type", "accelerator") if getattr(rule, word)]
+    return rule.model_copy(update={word: _name(getattr(rule, word), word, f"{field}.{word}") for word in words})
+
+
+def _name(value: str, word: str, field: str) -> str:
+    try:
+        alike = sorted(catalog.names_like(word, value, getattr(catalog.load(), f"{word}s")))
+    except ConfigError as error:
+        raise ConfigError([Problem(_FILE, field, each.message) for each in error.problems], error.hint) from error
+    if len(alike) > 1:
+        problem = Problem(_FILE, field, f"{value!r} may be {' or '.join(alike)}")
+        raise ConfigError([problem], "write it as one of these is written")
+    return alike[0]
+
+
 def check_offers(path: Path, config: FleetConfig) -> None:
-    """Raises ConfigError, with the lines of the file, where the catalogue does not have what the fleet wants to buy."""
+    """Raises ConfigError, with the lines of the file, where the catalogue does not have what the fleet wants to buy, or
+    to limit."""
     from tradewind.clouds.cells import cells_of
 
     try:
+        limit_rules(config)
         if config.cloud_names:
             cells_of(config)
         else:

@@ -1,5 +1,5 @@
 """What a fleet without a controller has done and cost: its event log, read only. Stands where `client.Fleet` stands for
-`tradewind cost` and `jobs`; it starts nothing and writes nothing.
+`tradewind cost`, `jobs` and `why`; it starts nothing and writes nothing.
 
 Carbon is by the regions' means here: the grid file of the fleet is its controller's.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tradewind.api import JobInfo, job_not_found, pick
+from tradewind.api import About, JobInfo, Story, job_not_found, pick
 from tradewind.cost.figures import By, Summary, summary
 from tradewind.cost.focus import focus_csv
 from tradewind.cost.receipt import Bill, Receipt, bill, receipt
@@ -20,7 +20,9 @@ from tradewind.home import FleetHome
 from tradewind.journal import Journal
 from tradewind.store import EventLog
 from tradewind.units import parse_duration_s
-from tradewind.views import Costs, job_info
+from tradewind.views import Costs, job_info, picked
+from tradewind.why import Scene
+from tradewind.why_told import story, told_of
 
 if TYPE_CHECKING:
     from tradewind.cost.page import Report
@@ -62,6 +64,15 @@ class PastFleet:
         """By a beginning of its id. Raises JobNotFound."""
         name = pick(job_id, self.journal.fleet.jobs, job_not_found)
         return next(job for job in self.jobs() if job.info.job_id == name)
+
+    def why(self, about: About, subject: str = "", last: int | None = None) -> Story:
+        """Of a node or a job; of `now` there is nothing to tell."""
+        name = picked(self.journal.fleet, about, subject)
+        with EventLog.read_only(self.place.folder / LOG) as log:
+            events, is_cut = told_of(log, about, name)
+        now_s = time.time()
+        scene = Scene(self.journal.fleet, now_s, events, is_cut, Costs.at(self.journal.ledger, now_s))
+        return story(scene, about, name, last)
 
     def bill(self) -> Bill:
         return bill(self.journal.ledger, time.time())

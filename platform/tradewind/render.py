@@ -330,7 +330,8 @@ def offer_text(offer: Offer) -> str:
 
 def brings_text(offer: Offer) -> str:
     accelerators = f"{offer.accelerator_count:g} x {offer.accelerator}, " if offer.accelerator else ""
-    return f"{accelerators}{offer.vcpus:g} CPUs, {offer.memory_gib:g} GiB{hosts_text(offer.hosts)}"
+    host = f"{accelerators}{offer.vcpus:g} CPUs, {offer.memory_gib:g} GiB"
+    return host if offer.hosts == 1 else f"{offer.hosts} hosts, each {host}"
 
 
 def hosts_text(hosts: int) -> str:

@@ -48,7 +48,7 @@ from tradewind.cost.grid_file import read_grid
 from tradewind.cost.shop import stale_warnings
 from tradewind.errors import TradewindError
 from tradewind.events import JobStateChanged
-from tradewind.fleet_offers import offers_of
+from tradewind.fleet_offers import limit_rules, offers_of
 from tradewind.home import FleetHome
 from tradewind.journal import Journal
 from tradewind.model import LOCAL_CELL, STORAGE_ENV
@@ -100,7 +100,7 @@ def settings_of(config: FleetConfig, head_address: str) -> LoopSettings:
             max_nodes=limits.max_nodes,
             max_uusd_per_h=limits.max_uusd_per_h,
             launches_per_minute=limits.max_launches_per_minute,
-            rules=tuple(_rule(rule) for rule in limits.rules),
+            rules=tuple(_rule(rule) for rule in limit_rules(config)),
         ),
         idle_timeout_s=timing.idle_timeout_s,
         min_node_life_s=timing.min_node_life_s,

@@ -59,9 +59,9 @@ from tradewind.home import FleetHome
 from tradewind.logfile import read_chunk, tail_offset
 from tradewind.model import Capacity, EndReason, JobSpec, Market, Offer, Phase
 from tradewind.states import JobState, is_alive, is_over
-from tradewind.views import decision_line, event_line, job_info, node_info
-from tradewind.why import LAST, Scene, job_story, node_story
-from tradewind.why_now import now_story
+from tradewind.views import decision_line, event_line, job_info, node_info, picked
+from tradewind.why import Scene
+from tradewind.why_told import story
 
 SPOT_A100 = Offer(
     Market("aws", "us-east-1", "us-east-1a", "p4d.24xlarge", Capacity.SPOT),
@@ -198,12 +198,8 @@ class FakeController:
         """The real stories, over the events that it was given."""
         with self._news:
             self._check()
-            lines, scene = last or LAST[about], Scene(self._state, self.now_s, self._history)
-            if about == "now":
-                return now_story(scene, self._fleet_name, lines)
-            if about == "node":
-                return node_story(scene, pick(subject, self._state.nodes, node_not_found), lines)
-            return job_story(scene, pick(subject, self._state.jobs, job_not_found), lines)
+            scene = Scene(self._state, self.now_s, self._history)
+            return story(scene, about, picked(self._state, about, subject) or self._fleet_name, last)
 
     def node_log(self, launch_id: str) -> str:
         with self._news:

@@ -15,6 +15,7 @@ from itertools import groupby
 
 from tradewind.api import About, Story, StoryLine
 from tradewind.autoscaler.actions import Hold, Plan
+from tradewind.autoscaler.dry_run import DRY_RUN
 from tradewind.autoscaler.fleet import FleetState, JobRecord, NodeRecord
 from tradewind.autoscaler.shape import Shape, add_up
 from tradewind.events import (
@@ -365,6 +366,8 @@ def bought_as(event: DecisionRecorded, node: NodeRecord) -> tuple[str, str, str,
 
 
 def hold_line(subject: str, reason: str, ruled_out: tuple[str, ...], at_s: float | None) -> StoryLine:
+    if reason == DRY_RUN and ruled_out:  # not held back by anything: it begins with why it would be done
+        return StoryLine(at_s=at_s, what=subject, reason=f"{DRY_RUN}; {ruled_out[0]}", beat=ruled_out[1:])
     return StoryLine(at_s=at_s, what=f"held back {subject}", reason=reason, ruled_out=ruled_out)
 
 

@@ -31,6 +31,18 @@ def test_it_tells_once_what_it_would_launch_and_launches_nothing() -> None:
     assert hold.alternatives[1].startswith(DEAR.market.key)
 
 
+def test_nodes_of_one_market_for_several_reasons_are_counted_together() -> None:
+    w = World((CHEAP,), replace(SETTINGS, dry_run=True))
+    w.ray.submit({"CPU": 3, "GPU": 1})
+    w.ray.submit({"CPU": 2, "GPU": 1})
+    w.run(3)
+    [hold] = holds(w)
+    assert hold.subject == f"would launch 2 x {CHEAP.market.key}"
+    [reason] = hold.alternatives
+    assert "cheapest for 1 x {CPU: 3, GPU: 1}" in reason
+    assert "cheapest for 1 x {CPU: 2, GPU: 1}" in reason
+
+
 def test_nodes_of_an_earlier_run_are_watched_and_left_alone() -> None:
     w = World((CHEAP, DEAR), SETTINGS)
     w.ray.submit(GPU, count=2)

@@ -13,6 +13,7 @@ from tradewind.autoscaler.actions import Launch, Plan
 from tradewind.autoscaler.allocate import allocate, grant
 from tradewind.autoscaler.limits import EACH, Limits, Part, Rule, Tenants, bounds_of
 from tradewind.autoscaler.ray_snapshot import Strategy
+from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.testing import World, make_offer
 from tradewind.autoscaler.view import LoopSettings
 from tradewind.events import JobSubmitted
@@ -223,6 +224,17 @@ def test_nodes_of_other_cells_count() -> None:
     other.run(20)
     assert len(other.fleet.alive_nodes) == 4
     assert sum(node.offer.market.cloud == "aws" for node in other.fleet.alive_nodes) == 3
+
+
+def test_what_a_tenant_keeps_at_hand_is_not_sold_and_bought_again_at_its_limit() -> None:
+    w = world(rule(1, tenant=EACH))
+    w.settings = replace(w.settings, idle_timeout_s=5, min_node_life_s=20)
+    w.start()
+    w.ray.constraints = ((Shape.of(GPU), 6),)  # more than one node has
+    w.run(300)
+    assert (len(w.cloud.alive()), len(w.cloud.launch_calls)) == (1, 1)
+    assert w.loop.plan is not None
+    assert [hold.reason for hold in w.loop.plan.holds] == ["the limit of 1 nodes of tenant default is reached"]
 
 
 _LIMIT = st.none() | st.integers(0, 6)

@@ -28,7 +28,7 @@ from tradewind.events import (
     LaunchRefused,
     NodeGone,
 )
-from tradewind.model import LABEL_MARKET_TYPE, EndReason
+from tradewind.model import LABEL_MARKET_TYPE, EndReason, Offer
 from tradewind.states import NodeState
 
 # --- buying ---------------------------------------------------------------------------------------------------------
@@ -118,6 +118,24 @@ def test_a_gang_that_cannot_be_whole_buys_nothing() -> None:
     assert "2 nodes" in hold.reason
 
 
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [
+        (
+            {"ray.io/region": "us-east-1"},
+            "no offer has a label ray.io/region (did you mean ray.io/availability-region?)",
+        ),
+        ({"team": "vision"}, "no offer has a label team"),
+        ({"ray.io/availability-region": "mars-1"}, "no offer that is large enough has the labels asked for"),
+    ],
+)
+def test_labels_that_nothing_has_are_named(labels: dict[str, str], reason: str) -> None:
+    w = world()
+    w.ray.submit(GPU, labels=labels)
+    [hold] = w.loop.tick().holds
+    assert hold.reason == reason
+
+
 def test_an_impossible_request_is_held_with_a_clear_reason_and_recorded_once() -> None:
     w = world()
     w.ray.submit({"GPU": 9})
@@ -150,6 +168,25 @@ def test_request_resources_is_compared_with_totals() -> None:
     w.ray.constraints = ()
     w.run(60)
     assert alive(w) == []
+
+
+BIG = make_offer("aws/us-east-1a/big", usd_per_h=0.48, cpus=64, gpus=4)
+SMALL = make_offer("aws/us-east-1a/small", usd_per_h=0.06, cpus=4, gpus=1)
+
+
+@pytest.mark.parametrize(("count", "stays"), [(2, [SMALL] * 2), (9, [BIG]), (17, [BIG, SMALL])])
+def test_of_idle_nodes_the_cheapest_that_will_do_stay_for_request_resources(count: int, stays: list[Offer]) -> None:
+    w = world((BIG, SMALL))
+    w.ray.submit({"CPU": 1, "GPU": 4})
+    w.run(2)  # the dear one is the oldest
+    w.ray.submit({"CPU": 4, "GPU": 1}, count=9)
+    w.run(20)
+    assert len(alive(w)) == 10
+    w.ray.finish()
+    w.ray.constraints = ((Shape.of({"CPU": 4}), count),)
+    w.run(100)
+    assert markets(w) == sorted(offer.market.key for offer in stays)
+    assert len(w.cloud.launch_calls) == 10  # nothing was bought for what was let go
 
 
 # --- limits ---------------------------------------------------------------------------------------------------------

@@ -383,7 +383,7 @@ def test_watching_a_job_that_failed_fails(run: Run, fake: FakeController) -> Non
     assert "out of memory" in done.stderr
 
 
-def test_cost_and_jobs_of_a_fleet_that_is_down_come_from_its_log(
+def test_cost_jobs_and_why_of_a_fleet_that_is_down_come_from_its_log(
     run: Run, fake: FakeController, place: FleetHome
 ) -> None:
     fake.move("train-1", JobState.SUCCEEDED)
@@ -400,6 +400,12 @@ def test_cost_and_jobs_of_a_fleet_that_is_down_come_from_its_log(
         found = json.loads(done.stdout)
         assert [job["job_id"] for job in found] == ["train-1"] if words[0] == "jobs" else found.keys() == before.keys()
     assert "Receipt: " in run("cost", "train-1").stdout
+    node, *_ = fake.nodes()
+    for about, name in (("job", "train-1"), ("node", node.launch_id)):
+        told = json.loads(run("why", about, name, "--json").stdout)
+        assert (told["subject"], bool(told["lines"])) == (name, True)
+    assert "no node" in run("why", "node", "nope").stderr
+    assert "start one with" in run("why", "now").stderr
     assert "--fleet fake" in run("--fleet", "other", "jobs").stderr
     assert "start one with" in run("status").stderr
 

@@ -161,6 +161,31 @@ def test_settings_carry_the_rules_of_limits() -> None:
     )
 
 
+def test_a_rule_finds_its_names_as_an_offer_does() -> None:
+    """A limit on a name that is only written otherwise must not be a limit on nothing."""
+    rules = [{"accelerator": "l4", "max_accelerators": 1}, {"zone": "US-CENTRAL1-A", "max_nodes": 1}]
+    rules += [{"instance_type": "standard nc4as t4 v3", "max_nodes": 1}]
+    found = settings_of(config(limits={"rules": rules}), "").limits.rules
+    assert [rule.part for rule in found] == [
+        Part(accelerator="L4"),
+        Part(zone="us-central1-a"),
+        Part(instance_type="Standard_NC4as_T4_v3"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        ({"accelerator": "A1000"}, r"limits\.rules\[0\]\.accelerator: there is no 'A1000'; the nearest is A100"),
+        ({"region": "us-esat-1"}, r"limits\.rules\[0\]\.region: there is no 'us-esat-1'"),
+        ({"region": "US-EAST-1"}, r"limits\.rules\[0\]\.region: 'US-EAST-1' may be us-east-1 or us-east1"),
+    ],
+)
+def test_a_rule_about_nothing_is_a_mistake(rule: dict[str, object], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        settings_of(config(limits={"rules": [{**rule, "max_nodes": 1}]}), "")
+
+
 def test_settings_carry_the_forecast_and_the_dry_run() -> None:
     forecast = {"buy_ahead": True, "step": "10m", "usual_boot": "4m", "waiting_factor": 3, "spare_timeout": "90s"}
     found = settings_of(config(forecast=forecast, dry_run=True), "127.0.0.2:20379")

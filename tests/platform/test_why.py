@@ -32,7 +32,7 @@ from tradewind.events import (
     TerminateRequested,
 )
 from tradewind.model import EndReason, JobSpec, Phase, Target
-from tradewind.render import clock, story_text
+from tradewind.render import brings_text, clock, story_text
 from tradewind.states import JobState
 from tradewind.views import Costs
 from tradewind.why import Scene, job_story, node_story
@@ -317,6 +317,13 @@ def test_a_job_that_asks_ray_itself_is_told_of_waits_that_bear_no_name() -> None
     assert named.notes == ()
 
 
+def test_what_a_dry_run_would_do_is_told_with_its_reason_and_what_it_beat() -> None:
+    hold = Hold("would launch 2 x gcp/z/g2/spot", "dry run", ("cheapest for 2 x {GPU: 1}", "aws/z/g6/spot at $0.35/h"))
+    [line] = now_story(scene([], plan=Plan(1.0, (hold,))), "f").lines
+    assert (line.what, line.reason) == (hold.subject, "dry run; cheapest for 2 x {GPU: 1}")
+    assert (line.beat, line.ruled_out) == (("aws/z/g6/spot at $0.35/h",), ())
+
+
 # --- now -----------------------------------------------------------------------------------------------------------
 
 
@@ -422,3 +429,9 @@ def test_the_text_has_a_heading_for_each_group_and_a_date_for_each_day() -> None
     )
     text = story_text(Story(about="now", subject="f", title="T", lines=lines, notes=("note",)))
     assert [text.count(word) for word in ("First:", "Second:", "1970-01-0", "note")] == [1, 1, 2, 1]
+
+
+def test_a_slice_tells_what_each_of_its_hosts_brings() -> None:
+    host = make_offer("gcp/us-central2-b/v4", cpus=240, memory_gib=400, gpus=4, accelerator="TPU-V4")
+    assert brings_text(host) == "4 x TPU-V4, 240 CPUs, 400 GiB"
+    assert brings_text(replace(host, hosts=2)) == "2 hosts, each 4 x TPU-V4, 240 CPUs, 400 GiB"
