@@ -28,10 +28,11 @@ from tradewind.autoscaler.shape import EPSILON
 # Where rounding to whole nodes matters: few nodes. And where the program is small: few shapes x offers.
 _MOST_NODES = 100
 _MOST_PAIRS = 8_000
+_MOST_BESIDE_OTHERS = 4_000  # nodes x shapes, for a cell that shares the controller's time with others
 _MOST_COPIES = 256  # of one shape on one node, for the bound by remainders
 _ROUNDS = 4  # of column generation
 _NEAR = 0.1  # patterns this close to being worth their price enter the integer program
-_GAP = 0.002
+_GAP = 0.005  # of the price: where less can be gained, the search is over, or not begun
 _BRANCHES = 50  # of the search, not seconds: the same answer on a slow machine as on a fast one
 _TIME_LIMIT_S = 1.0  # far above what programs of this size take
 
@@ -68,6 +69,7 @@ def advise(packing: Packing, stock: Stock, fleet: Fleet = EVERYTHING_HERE) -> li
     num_nodes, lays = len(packing.bought), list(packing.on_bought())
     num_shapes = len({(lay.bound or lay.shape, lay.num_apart > 0) for lay in lays})
     is_large = num_nodes > _MOST_NODES or num_shapes * len(stock.offers) > _MOST_PAIRS
+    is_large |= fleet.beside > 0 and num_nodes * num_shapes > _MOST_BESIDE_OTHERS
     if packing.held or (is_large and not is_worth_it(num_nodes, num_shapes, fleet)):
         return []
     owner, loads = [stock.index_of(slot) for slot in packing.bought], Loads.of(lays, num_nodes)
@@ -84,6 +86,8 @@ def advise(packing: Packing, stock: Stock, fleet: Fleet = EVERYTHING_HERE) -> li
         if not _add_patterns(program, worth):
             break
         worth = _worth(program)
+    if float((worth * program.counts).sum()) >= (1.0 - _GAP) * float(stock.prices[bought].sum()):
+        return []
     chosen = _whole(program, worth)
     opener = (program.copies > 0).argmax(axis=1)  # the shape that comes first in first-fit
     order = np.lexsort((program.owner, opener))

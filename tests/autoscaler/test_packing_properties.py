@@ -23,7 +23,7 @@ from tradewind.autoscaler.shape import Shape, take
 from tradewind.autoscaler.testing import World, make_offer
 from tradewind.autoscaler.view import Limits, LoopSettings, NodeView, View
 from tradewind.events import DrainRequested, NodeJoined
-from tradewind.model import LABEL_MARKET_TYPE, LABEL_REGION, Capacity, Offer
+from tradewind.model import LABEL_ACCELERATOR, LABEL_MARKET_TYPE, LABEL_REGION, Capacity, Offer
 from tradewind.states import NodeState
 
 ZONES = ("us-east-1a", "us-east-1b", "eu-west-1a", "ap-south-1c")
@@ -178,6 +178,85 @@ def test_what_was_bought_is_not_bought_again(
     again = make_plan(with_launches(view, plan))
     assert again.launches == []
     assert [hold.subject for hold in again.holds] == [hold.subject for hold in plan.holds]
+
+
+tied_shapes = st.builds(
+    lambda cpus, gpus, labels: Shape.of({"CPU": cpus, "GPU": gpus}, labels),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([0, 0, 0.5, 1, 2]),
+    st.sampled_from(
+        [
+            None,
+            {LABEL_MARKET_TYPE: "spot"},
+            {LABEL_MARKET_TYPE: "on-demand"},
+            {LABEL_REGION: "us-east-1"},
+            {LABEL_REGION: "eu-west-1"},
+            {LABEL_ACCELERATOR: "L4"},
+            {LABEL_ACCELERATOR: "H100"},
+        ]
+    ),
+)
+tied_offers = st.lists(
+    st.builds(
+        lambda zone, kind, size, capacity, listed: replace(
+            make_offer(
+                f"aws/{zone}/{kind or 'cpu'}{size}",
+                cpus=4 * size,
+                gpus=size if kind else 0,
+                accelerator=kind,
+                capacity=capacity,
+                usd_per_h=size * listed * (0.4 if capacity is Capacity.SPOT else 1.0),
+            ),
+            on_demand_uusd_per_h=round(size * listed * 1e6),
+        ),
+        st.sampled_from(ZONES),
+        st.sampled_from(["", "L4", "H100"]),
+        st.sampled_from([1, 2, 4]),
+        st.sampled_from(list(Capacity)),
+        st.sampled_from([0.2, 1.0, 1.1, 5.0]),
+    ),
+    min_size=1,
+    max_size=8,
+    unique_by=lambda offer: offer.market.key,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    needs=st.lists(st.builds(Need, tied_shapes, st.integers(1, 30), st.just("a")), max_size=8),
+    offers=tied_offers,
+    used=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3)), min_size=2, max_size=8),
+    moves=st.lists(st.sampled_from([0.25, 0.9, 1.0, 1.1, 4.0]), min_size=8, max_size=8),
+)
+def test_what_is_tied_to_labels_is_not_bought_again_when_spot_prices_move(
+    needs: list[Need], offers: list[Offer], used: list[tuple[int, int]], moves: list[float]
+) -> None:
+    """Neither while what was bought is coming, nor when half of it has joined."""
+    view = view_of(demand_with(needs, []), offers)
+    there = [offers[kind % len(offers)] for kind, _ in used]
+    nodes = [joined(number, offer, used[number][1]) for number, offer in enumerate(there)]
+    view = replace(view, nodes=tuple(nodes), snapshot=RaySnapshot(nodes=tuple(node.ray for node in nodes if node.ray)))
+    plan = make_plan(view)
+    later = replace(with_launches(view, plan), offers=tuple(map(moved, offers, moves)))
+    assert make_plan(later).launches == []
+    half = [
+        joined(number, node.requested.offer, 0) if node.ray is None and number % 2 else node
+        for number, node in enumerate(later.nodes)
+    ]
+    seen = RaySnapshot(nodes=tuple(node.ray for node in half if node.ray))
+    assert make_plan(replace(later, nodes=tuple(half), snapshot=seen)).launches == []
+
+
+def joined(number: int, offer: Offer, used_cpus: int) -> NodeView:
+    free = {**offer.resources, "CPU": offer.resources["CPU"] - used_cpus}
+    ray = RayNode(f"{number:056x}", f"n{number:03}", RayStatus.RUNNING, offer.resources, free, offer.labels)
+    return node_of(number, offer, ray)
+
+
+def moved(offer: Offer, move: float) -> Offer:
+    """Lists stay as they are; spot prices do not."""
+    is_spot = offer.market.capacity is Capacity.SPOT
+    return replace(offer, price_uusd_per_h=round((offer.price_uusd_per_h or 0) * move)) if is_spot else offer
 
 
 @settings(max_examples=100, deadline=None)
