@@ -18,23 +18,26 @@ All four are the same policies (`make_plan`) with different knowledge. --factors
 prices of the node), which show our own curve, from reactive on. Curves are read on straight lines between any two of
 their points: who takes each of two policies for a part of the time lies there.
 
-Bars, for each trace: at the default price, less wait than the head-room curve has at our dollars (goal: at most 0.9 of
+Bars, for each file: at the default price, less wait than the head-room curve has at our dollars (goal: at most 0.9 of
 it); and our curve, at 5 % more dollars than reactive, closes at least half of the gap between reactive and clairvoyant.
-Where the clairvoyant himself needs more than 5 %, the second bar does not apply, and this is said. Exit status 1 where
-a bar does not hold.
+Where a file has several clusters (--group), each has a fleet of its own and is compared at its own dollars; what counts
+is the wait of all jobs of the file. What each cluster has alone is told beside it. Where the clairvoyant himself needs
+more than 5 %, the second bar does not apply, and this is said. Exit status 1 where a bar does not hold.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from bars import Bar, show
 from forecasting.load import JobColumns
+from replaying.results import EXTRA, Result, Whole
 from replaying.traces import Trace, read_traces
 
 from tradewind.autoscaler.shape import Shape
@@ -53,54 +56,9 @@ from tradewind.autoscaler.view import Limits, LoopSettings
 from tradewind.model import Capacity, Market, Offer
 
 CLEARLY = 0.9
-EXTRA = 1.05
 HALF = 0.5
 USD = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """All policies on one trace."""
-
-    name: str
-    reactive: Outcome
-    curve: tuple[Outcome, ...]
-    ours: Outcome  # at the default price of waiting
-    others: tuple[Outcome, ...]  # ours at other prices
-    clairvoyant: Outcome
-
-    @property
-    def head_room_wait_s(self) -> float:
-        """Of the head-room curve at our dollars. Where we spend less than any point of it, its first one counts; beyond
-        its last one nothing is known (0, so the bar does not hold: give more --head-room)."""
-        if self.ours.uusd > max(each.uusd for each in (self.reactive, *self.curve)):
-            return 0.0
-        return wait_at(self.ours.uusd, (self.reactive, *self.curve))
-
-    @property
-    def is_in_reach(self) -> bool:
-        """Whether 5 % more dollars are enough for whoever knows the future."""
-        return self.clairvoyant.uusd <= EXTRA * self.reactive.uusd
-
-    @property
-    def wait_in_budget_s(self) -> float:
-        """Of our curve at 5 % more dollars than reactive. Between two of its points lies who takes each for a part of
-        the time."""
-        return wait_at(EXTRA * self.reactive.uusd, (self.reactive, self.ours, *self.others))
-
-    def gap_closed(self, wait_s: float) -> float:
-        gap = self.reactive.mean_wait_s - self.clairvoyant.mean_wait_s
-        return (self.reactive.mean_wait_s - wait_s) / gap if gap > 0 else 1.0
-
-
-def wait_at(uusd: float, outcomes: Sequence[Outcome]) -> float:
-    """The least mean wait for so many dollars. Any two outcomes may be mixed: who takes each of two policies for a part
-    of the time lies on the straight line between them. Where all cost more, the cheapest counts."""
-    points = sorted((float(each.uusd), each.mean_wait_s) for each in outcomes)
-    below = [point for point in points if point[0] <= uusd] or points[:1]
-    above = [point for point in points if point[0] > uusd]
-    mixed = [w + (uusd - spent) * (v - w) / (more - spent) for spent, w in below for more, v in above if spent <= uusd]
-    return min(*(wait_s for _, wait_s in below), *mixed, math.inf)
+HEAD_ROOM, OURS, OTHERS = "head-room ", "ours (x ", "ours, waiting x "  # how the names of policies begin
 
 
 def scenario_of(options: argparse.Namespace) -> Scenario:
@@ -122,30 +80,38 @@ def scenario_of(options: argparse.Namespace) -> Scenario:
     return Scenario(Shape.of({"GPU": 1.0}), (offer,), settings, options.tick_s)
 
 
-def replay_all(trace: Trace, options: argparse.Namespace) -> Result:
+def policies_on(trace: Trace, options: argparse.Namespace) -> dict[str, tuple[Scenario, Foresight]]:
+    """By name, in the order in which they are told."""
     scenario = scenario_of(options)
-    plain = replace(scenario, settings=replace(scenario.settings, spare_timeout_s=scenario.settings.idle_timeout_s))
-    reach_s = options.boot_s + options.tick_s
-
-    def run(name: str, where: Scenario, foresight: Foresight) -> Outcome:
-        outcome = replay(trace.jobs, where, foresight)
-        tell(name, outcome, reactive if name != "reactive" else outcome)
-        return outcome
-
-    print(f"\n{trace.name}: {len(trace.jobs)} jobs", file=sys.stderr)
-    reactive = run("reactive", plain, Nothing())
-    rooms = head_rooms(options)
-    quick = replace(scenario, settings=replace(scenario.settings, spare_timeout_s=options.boot_s))
-    curve = [run(f"head-room {n:g}", plain, HeadRoom(n * options.gpus_per_node)) for n in rooms]
-    for how, where in (("quick", quick), ("quickest", scenario)):
-        curve += [run(f"head-room {n:g}, {how}", where, HeadRoom(n * options.gpus_per_node)) for n in (0.0, *rooms)]
-    others = []
+    settings, rooms = scenario.settings, head_rooms(options)
+    plain = replace(scenario, settings=replace(settings, spare_timeout_s=settings.idle_timeout_s))
+    quick = replace(scenario, settings=replace(settings, spare_timeout_s=options.boot_s))
+    found: dict[str, tuple[Scenario, Foresight]] = {"reactive": (plain, Nothing())}
+    for how, where in (("", plain), (", quick", quick), (", quickest", scenario)):
+        for n in rooms if where is plain else (0.0, *rooms):
+            found[f"{HEAD_ROOM}{n:g}{how}"] = where, HeadRoom(n * options.gpus_per_node)
     for factor in options.factors:
-        other = replace(scenario, settings=replace(scenario.settings, waiting_factor=factor))
-        others.append(run(f"ours, waiting x {factor:g}", other, Learned(other.settings)))
-    ours = run(f"ours (x {scenario.settings.waiting_factor:g})", scenario, Learned(scenario.settings))
-    clairvoyant = run("clairvoyant", quick, Clairvoyant(trace.jobs, scenario.key, reach_s, options.tick_s))
-    found = Result(trace.name, reactive, tuple(curve), ours, tuple(others), clairvoyant)
+        other = replace(scenario, settings=replace(settings, waiting_factor=factor))
+        found[f"{OTHERS}{factor:g}"] = other, Learned(other.settings)
+    found[f"{OURS}{settings.waiting_factor:g})"] = scenario, Learned(settings)
+    reach_s = options.boot_s + options.tick_s
+    found["clairvoyant"] = quick, Clairvoyant(trace.jobs, scenario.key, reach_s, options.tick_s)
+    return found
+
+
+def replay_all(trace: Trace, options: argparse.Namespace, pool: Executor) -> Result:
+    print(f"\n{trace.name}: {len(trace.jobs)} jobs", file=sys.stderr)
+    policies = policies_on(trace, options)
+    longest_first = sorted(policies, key=lambda name: not isinstance(policies[name][1], Learned))
+    runs = {name: pool.submit(replay, trace.jobs, *policies[name]) for name in longest_first}
+    outcomes: dict[str, Outcome] = {}
+    for name in policies:
+        outcomes[name] = runs[name].result()
+        tell(name, outcomes[name], outcomes["reactive"])
+    room, ours, others = (
+        tuple(each for name, each in outcomes.items() if name.startswith(begin)) for begin in (HEAD_ROOM, OURS, OTHERS)
+    )
+    found = Result(trace.name, outcomes["reactive"], room, ours[0], others, outcomes["clairvoyant"])
     for note in notes_of(found, trace):
         print(f"  {note}", file=sys.stderr)
     return found
@@ -163,6 +129,9 @@ def notes_of(result: Result, trace: Trace) -> list[str]:
     found = [
         f"reactive has {nodes:.1f} nodes on average: 5 % more dollars are {0.05 * nodes:.2f} of a node at all times"
     ]
+    alone = Whole((result,))
+    closed = alone.gap_closed(lambda each: each.wait_in_budget_s)
+    found.append(f"alone: {alone.ratio:.3f} of the head-room's wait, {closed:.3f} of the gap closed")
     if not result.is_in_reach:
         more = result.clairvoyant.uusd / max(result.reactive.uusd, 1)
         found.append(f"the clairvoyant himself costs {more:.3f} x: half of the gap for 5 % is not asked of us")
@@ -178,32 +147,34 @@ def tell(name: str, outcome: Outcome, reactive: Outcome) -> None:
     )
 
 
-def bars_of(result: Result) -> list[Bar]:
-    ours, curve = result.ours, result.head_room_wait_s
-    peers = {"reactive": result.reactive.mean_wait_s, "clairvoyant": result.clairvoyant.mean_wait_s}
-    ratio = ours.mean_wait_s / curve if curve else 1.0
+def bars_of(name: str, whole: Whole) -> list[Bar]:
+    """Of all traces of a file, each at its own dollars."""
+    head_room_s = whole.mean(lambda each: each.head_room_wait_s)
     below = Bar(
-        f"{result.name}: mean wait at equal dollars, s",
-        ours.mean_wait_s,
-        {"head-room": curve, **peers},
-        CLEARLY * curve,
-        ratio,
+        f"{name}: mean wait at equal dollars, s",
+        whole.mean(lambda each: each.ours.mean_wait_s),
+        {
+            "head-room": head_room_s,
+            "reactive": whole.mean(lambda each: each.reactive.mean_wait_s),
+            "clairvoyant": whole.mean(lambda each: each.clairvoyant.mean_wait_s),
+        },
+        CLEARLY * head_room_s,
+        whole.ratio,
         f"<= {CLEARLY} x head-room",
-        ratio <= CLEARLY,
+        whole.ratio <= CLEARLY,
     )
-    return [below, _closed_bar(result)] if result.is_in_reach else [below]
+    return [below, _closed_bar(name, whole.in_reach)] if whole.in_reach.results else [below]
 
 
-def _closed_bar(result: Result) -> Bar:
-    share = result.gap_closed(result.wait_in_budget_s)
-    head_room_s = wait_at(EXTRA * result.reactive.uusd, (result.reactive, *result.curve))
-    more = result.ours.uusd / max(result.reactive.uusd, 1)
+def _closed_bar(name: str, whole: Whole) -> Bar:
+    share = whole.gap_closed(lambda each: each.wait_in_budget_s)
+    at_default = whole.gap_closed(lambda each: each.ours.mean_wait_s)
     return Bar(
-        f"{result.name}: share of the gap to clairvoyant that is closed at {EXTRA} x the dollars",
+        f"{name}: share of the gap to clairvoyant that is closed at {EXTRA} x the dollars",
         share,
         {
-            "head-room": result.gap_closed(head_room_s),
-            f"at the default price of waiting ({more:.3f} x)": result.gap_closed(result.ours.mean_wait_s),
+            "head-room": whole.gap_closed(lambda each: each.head_room_in_budget_s),
+            f"at the default price of waiting ({whole.dollars:.3f} x)": at_default,
         },
         HALF,
         share,
@@ -220,10 +191,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--submit", default="", help="its columns, where they are not found by themselves")
     parser.add_argument("--duration", default="")
     parser.add_argument("--gpus", default="")
-    parser.add_argument("--group", default="", help="a column that tells clusters apart; each is replayed alone")
+    parser.add_argument("--group", default="", help="a column that tells clusters apart: each has a fleet of its own")
     parser.add_argument("--only", default="", help="only traces whose name contains this")
     parser.add_argument("--skip-days", type=float, default=0.0, help="of the trace, left out at its begin")
-    parser.add_argument("--days", type=float, default=14.0, help="of the trace that are replayed (default 14)")
+    parser.add_argument("--days", type=float, default=28.0, help="of the trace that are replayed (default 28)")
     parser.add_argument("--boot-s", type=float, default=300.0)
     parser.add_argument("--idle-s", type=float, default=600.0)
     parser.add_argument("--tick-s", type=float, default=60.0)
@@ -238,22 +209,39 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         default=[4.0, 8.0, 30.0, 60.0],
         help="further prices of waiting, in node prices",
     )
+    parser.add_argument(
+        "--processes", type=int, default=os.cpu_count(), help="side by side (default: as many as cores)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     return parser.parse_args(arguments)
 
 
+def read_files(options: argparse.Namespace) -> dict[str, list[Trace]]:
+    """By file, the traces in it."""
+    columns = JobColumns(options.submit, options.duration, options.gpus, options.group)
+    found = {str(path): read_traces(path, columns, options.skip_days, options.days) for path in options.jobs}
+    if not options.jobs:
+        name = f"made up from seed {options.seed}"
+        found = {name: [Trace(name, tuple(made_up(options.seed, options.days)))]}
+    chosen = {
+        file: [each for each in traces if options.only in each.name and each.jobs] for file, traces in found.items()
+    }
+    return {file: traces for file, traces in chosen.items() if traces}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    columns = JobColumns(options.submit, options.duration, options.gpus, options.group)
-    traces = [t for path in options.jobs for t in read_traces(path, columns, options.skip_days, options.days)]
-    if not options.jobs:
-        traces = [Trace(f"made up from seed {options.seed}", tuple(made_up(options.seed, options.days)))]
-    traces = [trace for trace in traces if options.only in trace.name and trace.jobs]
-    if not traces:
+    files = read_files(options)
+    if not files:
         print("no jobs to replay: look at --only, --skip-days and --days", file=sys.stderr)
         return 2
-    return show([bar for trace in traces for bar in bars_of(replay_all(trace, options))], options.json)
+    bars: list[Bar] = []
+    with ProcessPoolExecutor(options.processes) as pool:
+        for file, traces in files.items():
+            whole = Whole(tuple(replay_all(trace, options, pool) for trace in traces))
+            bars += bars_of(Path(file).stem if len(traces) > 1 else traces[0].name, whole)
+    return show(bars, options.json)
 
 
 if __name__ == "__main__":

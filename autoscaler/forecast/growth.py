@@ -52,6 +52,8 @@ class Growth:
     def __init__(self, step_s: float, window: int = WINDOW) -> None:
         self.step_s = step_s
         self._window = window
+        age = np.arange(window * LOOKS - 1, -1, -1, dtype=np.float32) / np.float32(window * LOOKS)
+        self._fading = 0.5 ** (age / np.float32(HALF_LIFE))  # of the looks that are learned from, oldest first
         self._start_anew()
 
     def _start_anew(self) -> None:
@@ -117,20 +119,21 @@ class Growth:
     def _chances(self, signs: Column, rises: Column) -> tuple[tuple[tuple[float, float], ...], float]:
         """(growth, chance of more than it), and how much of that is what is usual elsewhere"""
         apart = signs - self._looks.signs()[:, None]
-        age = np.arange(len(rises) - 1, -1, -1, dtype=np.float32) / np.float32(self._window * LOOKS)
-        fading = 0.5 ** (age / np.float32(HALF_LIFE))
-        kinds = [weights_of(*each, fading) for each in zip(np.split(apart, _KINDS), NEAR, strict=True)]
-        weights = np.mean(kinds, axis=0)
-        growths = usual.growths_of(rises)
+        fading = self._fading[-len(rises) :]
+        first, *others = (weights_of(*each, fading) for each in zip(np.split(apart, _KINDS), NEAR, strict=True))
+        weights = sum(others, start=first) / np.float32(len(NEAR))
         by_the_usual = 1.0 - float(weights.sum())
         unlike = by_the_usual * usual.chance_of_growth(self._looks.signs()[_FADING])
+        grown = np.flatnonzero(rises)  # after most looks nothing grew: what is left is quick to sort
+        rises, weights, fading = rises[grown], weights[grown], fading[grown]
+        growths = usual.growths_of(rises)
         chances = usual.more_than(growths, rises, weights) + unlike * usual.chances_of_more(growths, rises, fading)
         return tuple(zip(growths.tolist(), chances.tolist(), strict=True)), by_the_usual
 
 
 def weights_of(apart: Column, near: Sequence[float], fading: Column) -> Column:
     """Of each look by its likeness. All together below 1: the rest is left to what is usual."""
-    alike = np.exp(-0.5 * ((apart / np.array(near, dtype=np.float32)[:, None]) ** 2).sum(axis=0))
+    alike = np.exp(np.float32(-0.5) / np.square(np.array(near, dtype=np.float32)) @ np.square(apart))
     weights = (alike + np.float32(PRIOR / len(alike))) * fading
     return np.asarray(weights / (weights.sum() + np.float32(usual.WORTH)))
 

@@ -66,8 +66,9 @@ class Looks:
         signs are of counts in spans, then of fading ones, then of those that fade slowly."""
         last = max(self.length - 1 - self._ahead, 0)
         rows = slice(max(last - self._window, 0), last)
-        is_seen = self._table[_OUTCOME, rows] != _UNKNOWN
-        return self._table[_SIGNS : self._faded.start, rows][:, is_seen], self._table[_OUTCOME, rows][is_seen]
+        signs, outcomes = self._table[_SIGNS : self._faded.start, rows], self._table[_OUTCOME, rows]
+        is_seen = outcomes != _UNKNOWN
+        return (signs, outcomes) if is_seen.all() else (signs[:, is_seen], outcomes[is_seen])
 
     def signs(self) -> Column:
         """Of the newest look: how often demand had risen, on a logarithmic scale."""

@@ -37,11 +37,11 @@ def growths_of(rises: Column) -> Column:
 
 
 def chances_of_more(growths: Column, rises: Column, fading: Column) -> Column:
-    """Of each growth, the chance of more than it, given that demand grows. `rises`: after the looks of the own past."""
+    """Of each growth, the chance of more than it, given that demand grows. `rises`: after those looks of the own past
+    after which it grew."""
     usual = np.where(growths < LARGEST, (1.0 + growths) ** -FALL, 0.0)
-    has_grown = rises > 0
-    own = more_than(growths, rises[has_grown], fading[has_grown])
-    return np.asarray((own + SIZES_WORTH * usual) / (fading[has_grown].sum() + SIZES_WORTH))
+    own = more_than(growths, rises, fading)
+    return np.asarray((own + SIZES_WORTH * usual) / (fading.sum() + SIZES_WORTH))
 
 
 def more_than(growths: Column, rises: Column, weights: Column) -> Column:

@@ -281,7 +281,7 @@ def test_the_own_past_outweighs_what_is_usual() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.floats(0.0, 500.0, width=32), st.floats(0.0078125, 1.0, width=32)), max_size=40),
+    st.lists(st.tuples(st.floats(0.0078125, 500.0, width=32), st.floats(0.0078125, 1.0, width=32)), max_size=40),
     st.lists(st.floats(-2.5, 6.0, width=32), min_size=3, max_size=3),
 )
 def test_usual_chances_fall_with_the_growth_and_end(past: list[tuple[float, float]], signs: list[float]) -> None:

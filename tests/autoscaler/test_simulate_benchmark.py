@@ -36,6 +36,11 @@ def result(benchmark: Any, ours: Outcome, *others: Outcome) -> Any:
     return benchmark.Result("x", outcome(300, 100), curve, ours, others, outcome(0, 99))
 
 
+def bars_of(benchmark: Any, *results: Any) -> list[Any]:
+    bars: list[Any] = benchmark.bars_of("x", benchmark.Whole(results))
+    return bars
+
+
 @pytest.mark.parametrize(
     ("ours", "is_below", "is_half"),
     [
@@ -47,20 +52,34 @@ def result(benchmark: Any, ours: Outcome, *others: Outcome) -> Any:
     ],
 )
 def test_bars(benchmark: Any, ours: Outcome, is_below: bool, is_half: bool) -> None:
-    assert [bar.holds for bar in benchmark.bars_of(result(benchmark, ours))] == [is_below, is_half]
+    assert [bar.holds for bar in bars_of(benchmark, result(benchmark, ours))] == [is_below, is_half]
+
+
+def test_of_several_clusters_the_wait_of_all_jobs_counts(benchmark: Any) -> None:
+    """Each at its own dollars: nobody gains by spending more on one of them."""
+    small = result(benchmark, outcome(250, 104))
+    large = replace(result(benchmark, outcome(140, 104)), ours=Outcome((140.0,) * 3, 104_000_000, 1.0, 1, 1))
+    below, closed = bars_of(benchmark, small, large)
+    assert below.peers["head-room"] == 260
+    assert below.ratio == pytest.approx((250 + 3 * 140) / 4 / 260)
+    assert closed.ours == pytest.approx((50 + 3 * 160) / 4 / 300)
 
 
 def test_the_budget_lies_on_our_curve(benchmark: Any) -> None:
     found = result(benchmark, outcome(250, 101), outcome(140, 104), outcome(60, 120))
     assert found.wait_in_budget_s == pytest.approx(135)  # a sixteenth of the way from 140 to 60
-    assert found.gap_closed(150) == 0.5
+    assert benchmark.Whole((found,)).gap_closed(lambda _: 150) == 0.5
     assert result(benchmark, outcome(250, 101)).wait_in_budget_s == 250  # nothing of ours costs more
 
 
 def test_nothing_is_asked_that_the_clairvoyant_cannot_do_either(benchmark: Any) -> None:
     found = replace(result(benchmark, outcome(299, 104)), clairvoyant=outcome(0, 106))
     assert not found.is_in_reach
-    assert [bar.name for bar in benchmark.bars_of(found)] == ["x: mean wait at equal dollars, s"]
+    assert [bar.name for bar in bars_of(benchmark, found)] == ["x: mean wait at equal dollars, s"]
+    half = result(benchmark, outcome(140, 104))
+    assert (
+        bars_of(benchmark, found, half)[1].ours == bars_of(benchmark, half)[1].ours
+    )  # it counts for the first bar alone
     trace = benchmark.Trace("x", (TraceJob(0.0, 10.0), TraceJob(3600.0, 10.0)))
     assert any("1.060 x" in note for note in benchmark.notes_of(found, trace))
 
