@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tradewind.jobs.escape import Escape, average, leave_behind
 from tradewind.jobs.layout import Layout
 from tradewind.jobs.losses import is_communication
 from tradewind.jobs.membership import Roster
@@ -55,6 +56,7 @@ class Group:
     mesh: Any = None  # of a sharded layout
     ports: frozenset[int] = frozenset()  # on which members listen
     aborted: bool = field(default=False)
+    escape: Escape = field(default_factory=Escape)
 
     @property
     def world(self) -> int:
@@ -92,10 +94,13 @@ class Group:
         if self.device.type == "cuda" and dist.is_initialized():
             dist.distributed_c10d._abort_process_group()
         shut_down(self.ports | {self.roster.port})
+        self.escape.open_soon()
 
     def close(self) -> None:
         """Free everything. The others see closed connections."""
         if dist.is_initialized():
+            if stuck := self.escape.stuck():
+                leave_behind(dist.group.WORLD, stuck)
             with contextlib.suppress(RuntimeError):  # of operations that are under way: the group is given up
                 dist.destroy_process_group()
         self.store = None
@@ -155,6 +160,9 @@ class Replica(torch.nn.Module):  # type: ignore[misc]
             gradient_as_bucket_view=True,
             bucket_cap_mb=ONE_BUCKET_MIB if size_bytes <= ONE_BUCKET_MIB * 2**20 else None,
         )
+        if group.device.type == "cpu":
+            # torch wants to see the classes in a hook's annotations, not their names
+            link.wrapped.register_comm_hook(group, lambda group, bucket: average(group, bucket))
 
     def backward(
         self,
