@@ -163,16 +163,20 @@ def _parts(part: Part, tenants: Iterable[str]) -> Iterator[Part]:
 
 def _bounds(rule: Rule, part: Part) -> Iterator[Bound]:
     if rule.max_nodes is not None:
-        yield Bound(f"the limit of {rule.max_nodes} nodes{part}", part, rule.max_nodes, _one)
+        yield Bound(f"the limit of {_count(rule.max_nodes, 'node')}{part}", part, rule.max_nodes, _one)
     if rule.launches_per_minute is not None:
-        name = f"the limit of {rule.launches_per_minute} launches per minute{part}"
+        name = f"the limit of {_count(rule.launches_per_minute, 'launch', 'es')} per minute{part}"
         yield Bound(name, part, rule.launches_per_minute, _one, is_rate=True)
     if rule.max_accelerators is not None:
-        name = f"the limit of {rule.max_accelerators:g} accelerators{part}"
+        name = f"the limit of {_count(rule.max_accelerators, 'accelerator')}{part}"
         yield Bound(name, part, rule.max_accelerators, _accelerators)
     if rule.max_uusd_per_h is not None:
         name = f"the limit of {format_usd(rule.max_uusd_per_h)} per hour{part}"
         yield Bound(name, part, rule.max_uusd_per_h, _price)
+
+
+def _count(number: float, noun: str, plural: str = "s") -> str:
+    return f"{number:g} {noun}{'' if number == 1 else plural}"
 
 
 # --- whose ----------------------------------------------------------------------------------------------------------

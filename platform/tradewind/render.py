@@ -93,6 +93,12 @@ def workers_text(job: JobInfo) -> str:
     return f"{job.workers} of {low if low == high else f'{low}..{high}'}"
 
 
+def _for_what(reason: str) -> str:
+    """Of "cheapest for 1 x {GPU: 1} (job a): $0.53/h list, ..." the beginning: the rest is told by `why`."""
+    about, closed, _ = reason.partition("): ")
+    return about + closed[:1]
+
+
 def step_text(job: JobInfo) -> str:
     if not job.step and job.total_steps is None:
         return "-"
@@ -111,7 +117,7 @@ def nodes_table(nodes: Sequence[NodeInfo], width: int = WIDTH) -> str:
             f"{node.cloud}/{node.zone}",
             f"{node.instance_type} {'spot' if node.capacity == 'spot' else 'od'}{hosts_text(node.hosts)}",
             "?" if node.price_uusd_per_h is None else format_usd(node.price_uusd_per_h),
-            ("head; " if node.role == "head" else "") + (",".join(node.jobs) or node.detail or node.reason),
+            ("head; " if node.role == "head" else "") + (",".join(node.jobs) or node.detail or _for_what(node.reason)),
         )
         for node in nodes
     ]

@@ -78,11 +78,18 @@ def _coming_line(node: NodeRecord, now_s: float) -> StoryLine:
 
 def _decision_lines(scene: Scene) -> list[StoryLine]:
     groups: dict[Hashable, list[DecisionRecorded]] = {}
+    held = {_held_as(hold.subject, hold.reason) for hold in scene.plan.holds} if scene.plan else set()
     for event in scene.decisions:
+        if event.action == "hold" and _held_as(event.subject, event.reason) in held:
+            continue  # it still is, and is told as such
         if event.action != "launch" or (event.subject not in scene.superseded and event.subject in scene.fleet.nodes):
             groups.setdefault(_said_as(event, scene), []).append(event)
     lines = [replace(_line_of(alike, scene), group="Decided last") for alike in groups.values()]
     return in_order(lines)
+
+
+def _held_as(subject: str, reason: str) -> Hashable:
+    return subject, _DURATION.sub("", reason)
 
 
 def _said_as(event: DecisionRecorded, scene: Scene) -> Hashable:

@@ -234,7 +234,7 @@ def test_what_a_tenant_keeps_at_hand_is_not_sold_and_bought_again_at_its_limit()
     w.run(300)
     assert (len(w.cloud.alive()), len(w.cloud.launch_calls)) == (1, 1)
     assert w.loop.plan is not None
-    assert [hold.reason for hold in w.loop.plan.holds] == ["the limit of 1 nodes of tenant default is reached"]
+    assert [hold.reason for hold in w.loop.plan.holds] == ["the limit of 1 node of tenant default is reached"]
 
 
 _LIMIT = st.none() | st.integers(0, 6)

@@ -155,6 +155,17 @@ def test_an_unknown_price_is_not_shown_as_zero() -> None:
     assert " ? " in nodes_table(fake.nodes())
 
 
+def test_a_node_says_for_what_it_is_and_not_all_that_why_tells() -> None:
+    from dataclasses import replace
+
+    fake = FakeController()
+    fake.add_node("n1")
+    [node] = fake.nodes()
+    long = "cheapest for 1 x {GPU: 1} (tasks and actors): $0.53/h list, $0.60/h with boots of 180 s"
+    assert nodes_table([replace(node, reason=long)], 200).endswith("(tasks and actors)")
+    assert nodes_table([replace(node, reason="a head is needed")], 200).endswith("a head is needed")
+
+
 def test_demand_that_is_held_back_is_told() -> None:
     from tradewind.api import DemandLine
 

@@ -344,11 +344,12 @@ def test_now_tells_what_is_held_back_since_when_what_comes_and_what_was_decided(
         "asked for tw-c, gcp/us-west4-a/n1/spot at $1.29/h",
         "drain tw-c",
         "asked for tw-d, gcp/us-west4-a/n1/spot at $1.29/h",
-        "held back 4 x {GPU: 1} (job train-1)",
-    ]
+    ]  # what is still held back is not told twice
     assert fact(story, "asked for") == asked_for[0]
     assert fact(story, "nodes") == "1 requested"
     assert len(now_story(given, "test", last=1).lines) == 3
+    over = now_story(replace(given, plan=Plan(999.0)), "test")
+    assert over.lines[-1].what == "held back 4 x {GPU: 1} (job train-1)"  # until a moment ago
 
 
 def decided(at_s: float, action: str, subject: str, reason: str) -> DecisionRecorded:
