@@ -84,20 +84,25 @@ def grant(
 
 
 def _share(wishes: Sequence[Wish], replicas: Sequence[_Replica], bounds: Sequence[Bound]) -> list[int]:
-    """The minimum is granted whatever the limits say: whether it can be bought is decided where it is bought."""
+    """The minimum is granted whatever the limits say: whether it can be bought is decided where it is bought. For one
+    that passes a limit by itself nothing is, so it leaves its room to others."""
     granted = [wish.min_replicas for wish in wishes]
     weights = [[replica.weight(bound) for bound in bounds] for replica in replicas]
-    left = [
-        bound.most - sum(count * each[i] for count, each in zip(granted, weights, strict=True))
-        for i, bound in enumerate(bounds)
+    fitting = [
+        all(count * weight <= bound.most + 1e-9 for weight, bound in zip(each, bounds, strict=True) if weight)
+        for count, each in zip(granted, weights, strict=True)
     ]
+    taken = [
+        [count * weight * fits for weight in each] for count, each, fits in zip(granted, weights, fitting, strict=True)
+    ]
+    left = [bound.most - sum(each[i] for each in taken) for i, bound in enumerate(bounds)]
     grew = True
     while grew:
         grew = False
         for i, wish in enumerate(wishes):
             after = [room - weight for room, weight in zip(left, weights[i], strict=True)]
             fits = all(room >= -1e-9 for room, weight in zip(after, weights[i], strict=True) if weight)
-            if granted[i] < wish.max_replicas and fits:
+            if granted[i] < wish.max_replicas and fits and fitting[i]:
                 granted[i], left, grew = granted[i] + 1, after, True
     return granted
 

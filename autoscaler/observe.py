@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from tradewind.autoscaler.demand import Demand, demand_of
+from tradewind.autoscaler.demand import Demand, demand_of, workers_held
 from tradewind.autoscaler.fleet import FleetState, NodeRecord
 from tradewind.autoscaler.forecast import Forecast, SeriesKey
 from tradewind.autoscaler.knowledge import Knowledge
-from tradewind.autoscaler.limits import COUNTED_S, Counted, Tenants, left_of
+from tradewind.autoscaler.least import Allowed, without_those_that_never_start
+from tradewind.autoscaler.limits import COUNTED_S, NOBODY, Counted, Tenants, bounds_of, left_of
 from tradewind.autoscaler.market import MarketMemory
+from tradewind.autoscaler.packing import Slot, slots_of
 from tradewind.autoscaler.quotes import Quotes
 from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, RayStatus, alive_by_launch_id, living_hosts
 from tradewind.autoscaler.settle import Listing, slices_of
+from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.steer import Steer
 from tradewind.autoscaler.view import LoopSettings, NodeView, SeenResources, View, seen_keys
 from tradewind.autoscaler.withhold import Room, withhold
@@ -82,7 +86,25 @@ def look_again(view: View, fleet: FleetState, seen: Observation) -> View:
         wishes=seen.wishes,
         steers=seen.steers,
     )
+    found = _startable(found, fleet)
     return _within_limits(found, fleet) if view.settings.limits.are_about_tenants else found
+
+
+def _startable(view: View, fleet: FleetState) -> View:
+    """Without the demand of jobs that can never start: no limit has room for as many workers as they need at once."""
+    if view.snapshot is None:
+        return view
+    holdings = view.snapshot.holdings
+    waiting = [wish for wish in view.wishes if workers_held(wish, holdings) < wish.min_workers]
+    if not waiting:
+        return view
+    tenants = {wish.job_id: record.spec.tenant for wish in waiting if (record := fleet.jobs.get(wish.job_id))}
+    bounds = bounds_of(view.settings.limits, {NOBODY, *tenants.values()})
+    allowed = Allowed(bounds, view.offers, view.resources_of, partial(_copies_beside, view))
+    demand, withheld = without_those_that_never_start(
+        view.demand, waiting, lambda wish: allowed.short_of(wish, tenants.get(wish.job_id, NOBODY))
+    )
+    return replace(view, demand=demand, withheld=(*view.withheld, *withheld))
 
 
 def _nodes(workers: Sequence[NodeRecord], seen: Observation) -> tuple[NodeView, ...]:
@@ -101,8 +123,21 @@ def _within_limits(view: View, fleet: FleetState) -> View:
     """Without the demand of tenants that have reached a limit."""
     left = left_of(view.settings.limits, fleet.whole, view.tenants, view.now_s)
     theirs = [each for each in left if each[0].part.tenant]
-    demand, withheld = withhold(view.demand, Room(theirs, view.tenants, view.offers, view.resources_of))
-    return replace(view, demand=demand, withheld=withheld)
+    room = Room(theirs, view.tenants, view.offers, view.resources_of, partial(_slots_of_tenants, view))
+    demand, withheld = withhold(view.demand, room)
+    return replace(view, demand=demand, withheld=(*view.withheld, *withheld))
+
+
+def _copies_beside(view: View, shape: Shape) -> int:
+    """Of a shape, on nodes of the cluster that we did not buy."""
+    slots = slots_of(view, frozenset(node.launch_id for node in view.nodes))
+    return sum(shape.copies_in(slot.total) for slot in slots if shape.allows(slot.labels))
+
+
+def _slots_of_tenants(view: View, whose: frozenset[str]) -> list[Slot]:
+    owners = {node.launch_id: view.tenants.of_node.get(node.launch_id) or node.requested.tenants for node in view.nodes}
+    others = frozenset(launch_id for launch_id, tenants in owners.items() if whose.isdisjoint(tenants))
+    return [slot for slot in slots_of(view, others, view.demand) if slot.offer is not None]
 
 
 def _knowledge(fleet: FleetState, now_s: float, settings: LoopSettings) -> Knowledge:

@@ -101,12 +101,17 @@ def _why_not(shape: Shape, asker: Asker, basket: Basket, view: View) -> Hold:
 
 
 def _limit_reached(offers: Sequence[Offer], asker: Asker, purses: Sequence[Purse]) -> str:
-    """The first cap that stands in the way of the cheapest."""
-    cheapest = min(offers, key=lambda offer: (offer.price_uusd_per_h or 0, offer.market.key))
-    for purse in purses:
-        if purse.cap.is_about(cheapest, asker.source) and purse.allows(cheapest) < 1:
-            return f"{purse.cap.name} {'is reached' if purse.nodes_left < 1 else 'leaves too little for it'}"
-    return "it fits on no node that may be bought for it"
+    """The cap that stands in the way of all of them; where each has its own, these."""
+    in_the_way = [
+        [purse for purse in purses if purse.cap.is_about(offer, asker.source) and purse.allows(offer) < 1]
+        for offer in sorted(offers, key=lambda offer: (offer.price_uusd_per_h or 0, offer.market.key))
+    ]
+    if not all(in_the_way):
+        return "it fits on no node that may be bought for it"
+    common = [purse for purse in in_the_way[0] if all(purse in others for others in in_the_way)]
+    named = common[:1] or [first for first, *_ in in_the_way]
+    words = (f"{each.cap.name} {'is reached' if each.nodes_left < 1 else 'leaves too little for it'}" for each in named)
+    return " and ".join(tuple(dict.fromkeys(words))[:_SHOWN])
 
 
 def _what_is_missing(shape: Shape, view: View) -> str:

@@ -46,7 +46,7 @@ def launches_of(basket: Basket, view: View) -> list[Launch]:
 
 def _launch(slot: Slot, use: Use, row: int, options: Options, words: _Words, ruled_out: _RuledOut, gang: str) -> Launch:
     assert slot.offer is not None
-    reason = f"cheapest for {words.of_use(use)}: {words.of_price(slot)}"
+    reason = f"{words.of_choice(slot, row, options)} for {words.of_use(use)}: {words.of_price(slot)}"
     beaten, fallbacks = words.of_others(slot, row, options)
     others = ruled_out.beside(slot.offer, use)
     return Launch(slot.offer, reason, beaten, fallbacks, words.of_jobs(use), others, gang=gang)
@@ -74,6 +74,16 @@ class _Words:
         if len(use) > _NAMED:
             parts[-1] = f"{len(use) - _NAMED + 1} more"
         return "; ".join(parts)
+
+    def of_choice(self, slot: Slot, row: int, options: Options) -> str:
+        """Where a cheaper one would have held as much, it had its share already."""
+        stock, share = self.basket.stock, self.basket.shop.max_share
+        own = stock.index_of(slot)
+        if share is None or own is None:
+            return "cheapest"
+        served, cheaper = options.served[row], stock.prices < stock.prices[own]
+        is_next = bool((cheaper & (served >= served[own])).any())
+        return f"cheapest with no more than {share:.0%} in one market" if is_next else "cheapest"
 
     def of_jobs(self, use: Use) -> tuple[str, ...]:
         if not self.jobs:

@@ -42,7 +42,7 @@ class Shop:
     def __init__(
         self, stock: Stock, purses: Sequence[Purse], max_share: float | None = None, held: Held | None = None
     ) -> None:
-        self.stock, self.purses, self._max_share = stock, [replace(purse) for purse in purses], max_share
+        self.stock, self.purses, self.max_share = stock, [replace(purse) for purse in purses], max_share
         self.regions = stock.regions
         self.counts_askers = max_share is not None or any(purse.cap.sources is not None for purse in purses)
         self._purchases: list[Purchase] = []  # by the number in the name of the slot
@@ -64,7 +64,7 @@ class Shop:
             number = asker.nodes_for(count, int(served[index]))
             if slots := self._buy_some(index, number, int(served[index]), asker):
                 return slots
-        if self._max_share is not None and not asker.may_pass_share:
+        if self.max_share is not None and not asker.may_pass_share:
             return self.buy(shape, count, replace(asker, may_pass_share=True))
         return self._buy_any_slice(shape, asker)
 
@@ -125,9 +125,9 @@ class Shop:
 
     def _within_share(self, offer: Offer, each: int, asker: Asker) -> int:
         """How many nodes with `each` requests on every one keep the market's share of this need or gang."""
-        if self._max_share is None or asker.may_pass_share:
+        if self.max_share is None or asker.may_pass_share:
             return ANY_NUMBER
-        share = max(1, int(self._max_share * (asker.size + self._held.get(asker.source, 0)) + EPSILON))
+        share = max(1, int(self.max_share * (asker.size + self._held.get(asker.source, 0)) + EPSILON))
         return (share - self._shares.get((asker.source, offer.market.key), 0)) // each
 
     def _count(self, purchase: Purchase, nodes: int) -> None:

@@ -23,7 +23,7 @@ from tradewind.api import (
 )
 from tradewind.autoscaler.providers.base import Check
 from tradewind.model import Offer
-from tradewind.states import is_over
+from tradewind.states import NodeState, is_over
 from tradewind.units import format_duration, format_usd
 
 WIDTH = 80
@@ -93,10 +93,11 @@ def workers_text(job: JobInfo) -> str:
     return f"{job.workers} of {low if low == high else f'{low}..{high}'}"
 
 
-def _for_what(reason: str) -> str:
+def _for_what(node: NodeInfo) -> str:
     """Of "cheapest for 1 x {GPU: 1} (job a): $0.53/h list, ..." the beginning: the rest is told by `why`."""
-    about, closed, _ = reason.partition("): ")
-    return about + closed[:1]
+    about, closed, _ = node.reason.partition("): ")
+    is_idle = node.state == NodeState.READY and node.role != "head" and about
+    return ("idle; bought as " if is_idle else "") + about + closed[:1]
 
 
 def step_text(job: JobInfo) -> str:
@@ -117,7 +118,7 @@ def nodes_table(nodes: Sequence[NodeInfo], width: int = WIDTH) -> str:
             f"{node.cloud}/{node.zone}",
             f"{node.instance_type} {'spot' if node.capacity == 'spot' else 'od'}{hosts_text(node.hosts)}",
             "?" if node.price_uusd_per_h is None else format_usd(node.price_uusd_per_h),
-            ("head; " if node.role == "head" else "") + (",".join(node.jobs) or node.detail or _for_what(node.reason)),
+            ("head; " if node.role == "head" else "") + (",".join(node.jobs) or node.detail or _for_what(node)),
         )
         for node in nodes
     ]

@@ -66,8 +66,10 @@ def build_spec(
     if not high and (resources or labels):
         problem = Problem("submit", "workers", "resources and labels are those of a worker, and there are none")
         raise ConfigError([problem], "say how many there shall be (--workers 2), or leave it to the program")
-    _check_accelerator({**spec.worker_labels, **(labels or {})}.get(LABEL_ACCELERATOR, ""))
-    return replace(spec, min_workers=low, max_workers=high, contract=contract, **given)
+    asked = replace(spec, min_workers=low, max_workers=high, contract=contract, **given)
+    if accelerator := asked.worker_labels.get(LABEL_ACCELERATOR):
+        asked = replace(asked, worker_labels={**asked.worker_labels, LABEL_ACCELERATOR: _accelerator(accelerator)})
+    return asked
 
 
 def _check_work(work_s: float | None) -> None:
@@ -102,17 +104,22 @@ def _resources(given: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-def _check_accelerator(name: str) -> None:
-    """Of a plain name; `!A100` and `in(A100,H100)` are Ray's to understand."""
-    if not name or not name.replace("-", "").isalnum():
-        return
+def _accelerator(name: str) -> str:
+    """As the catalogue writes it. Of a plain name; `!A100` and `in(A100,H100)` are Ray's to understand."""
+    if not name.replace("-", "").isalnum():
+        return name
     from tradewind.cost import catalog
 
-    known = list(catalog.load().accelerators)
-    if name not in known:
-        near = difflib.get_close_matches(name.upper(), known, n=3, cutoff=0.5) or known[:8]
-        problem = Problem("submit", "accelerator", f"the catalogue knows no {name!r}")
-        raise ConfigError([problem], f"did you mean {' or '.join(near)}?")
+    known = catalog.load().accelerators
+    try:
+        alike = catalog.names_like("accelerator", name, known)
+    except ConfigError:
+        alike = frozenset()
+    if len(alike) == 1:
+        return next(iter(alike))
+    near = sorted(alike) or difflib.get_close_matches(name.upper(), known, n=3, cutoff=0.5) or known[:8]
+    problem = Problem("submit", "accelerator", f"the catalogue knows no {name!r}")
+    raise ConfigError([problem], f"did you mean {' or '.join(near)}?")
 
 
 def name_of(entrypoint: str) -> str:

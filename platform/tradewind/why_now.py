@@ -93,12 +93,13 @@ def _held_as(subject: str, reason: str) -> Hashable:
 
 
 def _said_as(event: DecisionRecorded, scene: Scene) -> Hashable:
-    """Decisions that say the same, whatever the durations in their words, are one line. Of what is held back, the
-    subject says what it is; of anything else, which node. A launch after refusals has more to tell than one without."""
+    """Decisions that say the same, whatever the durations in their words, are one line. Of what is held back or
+    granted, the subject says what it is; of anything else, which node. A launch after refusals has more to tell than
+    one without."""
     words = _DURATION.sub("", event.reason)
     if event.action == "launch":
         return event.action, words, bought_as(event, scene.fleet.nodes[event.subject])[:2], bool(event.refused)
-    return event.action, words, event.subject if event.action == "hold" else ""
+    return event.action, words, event.subject if event.action in ("hold", "grant") else ""
 
 
 def _line_of(alike: Sequence[DecisionRecorded], scene: Scene) -> StoryLine:

@@ -106,13 +106,14 @@ def test_a_tenant_is_held_to_its_nodes_and_others_go_on() -> None:
     w = world(rule(2, tenant="research"), offers=(GCP,))
     job(w, "theirs", "research", max_workers=5)
     job(w, "ours", "vision", max_workers=3)
-    w.wishes = [Wish("theirs", 5, 5, GPU), Wish("ours", 3, 3, GPU)]  # minima: granted whatever the limits say
+    w.wishes = [Wish("theirs", 2, 5, GPU), Wish("ours", 3, 3, GPU)]
     w.ray.submit(GPU, count=3, job_id="ours")  # in Ray's order: nodes of the one must not be eaten by the other
     w.ray.submit(GPU, count=5, job_id="theirs")
     w.run(40)
     assert len(w.cloud.alive()) == 5
     assert len(w.ray.nodes_of("theirs")) == 2
-    assert held(w) == ["the limit of 2 nodes of tenant research is reached"]
+    assert w.loop.plan is not None
+    assert {name: target.workers for name, target in w.loop.plan.targets.items()} == {"theirs": 2, "ours": 3}
 
 
 def test_gangs_count_for_the_tenant_of_their_job() -> None:
@@ -235,6 +236,77 @@ def test_what_a_tenant_keeps_at_hand_is_not_sold_and_bought_again_at_its_limit()
     assert (len(w.cloud.alive()), len(w.cloud.launch_calls)) == (1, 1)
     assert w.loop.plan is not None
     assert [hold.reason for hold in w.loop.plan.holds] == ["the limit of 1 node of tenant default is reached"]
+
+
+# --- jobs that need so many at once -----------------------------------------------------------------------------------
+
+
+def wishing(w: World, *jobs: tuple[str, int, int], tenant: str = "default") -> None:
+    for name, _, _ in jobs:
+        job(w, name, tenant)
+    w.wishes = [Wish(name, least, most, GPU) for name, least, most in jobs]
+
+
+def test_nothing_is_bought_for_a_job_that_the_limits_keep_from_starting() -> None:
+    w = world(max_nodes=3, offers=(EAST, GCP))
+    wishing(w, ("large", 8, 8))
+    w.run(60)
+    assert w.cloud.launch_calls == []
+    assert held(w) == ["it needs 8 workers at once, and the limit of 3 nodes allows 3"]
+    assert w.loop.plan is not None
+    assert [(hold.subject, hold.jobs) for hold in w.loop.plan.holds] == [
+        ("8 x {CPU: 1, GPU: 1} (job large)", ("large",)),
+    ]
+
+
+def test_its_room_is_for_those_that_can_start() -> None:
+    w = world(max_nodes=3, offers=(EAST, GCP))
+    wishing(w, ("large", 8, 8), ("other", 4, 4), ("small", 2, 6))
+    w.run(60)
+    assert len(w.cloud.alive()) == 3
+    assert w.loop.plan is not None
+    assert sorted(hold.jobs for hold in w.loop.plan.holds) == [("large",), ("other",)]
+
+
+def test_a_job_that_runs_may_have_less_than_it_could_use() -> None:
+    w = world(max_nodes=3, offers=(EAST, GCP))
+    wishing(w, ("small", 2, 6))
+    w.ray.submit(GPU, count=6, job_id="small")
+    w.run(60)
+    assert (len(w.cloud.alive()), w.ray.waiting) == (3, 3)
+
+
+def test_who_waits_for_room_that_another_has_is_told_so_and_served_then() -> None:
+    w = world(max_nodes=3, offers=(EAST,))
+    wishing(w, ("first", 3, 3), ("second", 2, 2))
+    w.ray.submit(GPU, count=3, job_id="first")
+    w.run(60)
+    assert (len(w.cloud.alive()), held(w)) == (3, ["the limit of 3 nodes is reached"])
+    w.wishes = w.wishes[1:]
+    w.ray.finish("first")
+    w.ray.submit(GPU, count=2, job_id="second")
+    w.run(60)
+    assert (len(w.ray.nodes_of("second")), held(w)) == (2, [])
+
+
+def test_nodes_that_reach_the_limit_of_their_tenant_serve_it_and_nothing_is_held_back() -> None:
+    w = world(rule(4, tenant="research"), offers=(EAST,))
+    w.settings = replace(w.settings, idle_timeout_s=5, min_node_life_s=20)
+    w.start()
+    wishing(w, ("train", 4, 4), tenant="research")
+    w.run(3)  # they boot
+    assert (len(w.cloud.alive()), held(w)) == (4, [])
+    w.run(60)  # the job takes its time
+    assert (len(w.cloud.launch_calls), held(w)) == (4, [])
+
+
+def test_the_limit_that_is_named_is_the_one_in_the_way() -> None:
+    w = world(rule(1, cloud="aws"), rule(tenant=EACH, max_uusd_per_h=1_000_000), offers=(EAST, GCP))
+    w.ray.submit(GPU, count=9)
+    w.run(60)
+    assert len(w.cloud.alive()) == 2
+    one, other = "the limit of 1 node in aws is reached", "the limit of $1.00 per hour of tenant default"
+    assert held(w) == [f"{one} and {other} leaves too little for it"]
 
 
 _LIMIT = st.none() | st.integers(0, 6)

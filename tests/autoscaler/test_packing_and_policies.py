@@ -298,8 +298,10 @@ def test_targets_stay_between_min_and_max(bounds: list[tuple[int, int, int]], ma
     for wish in wishes:
         assert wish.min_workers <= targets[wish.job_id].workers <= wish.max_workers
         assert targets[wish.job_id].workers == targets[wish.job_id].replicas * wish.replica_workers
-    total = sum(target.workers for target in targets.values())
-    assert max_nodes is None or total <= max(max_nodes, sum(wish.min_workers for wish in wishes))
+    able = [wish for wish in wishes if max_nodes is None or wish.min_workers <= max_nodes]  # others never start
+    total = sum(targets[wish.job_id].workers for wish in able)
+    assert max_nodes is None or total <= max(max_nodes, sum(wish.min_workers for wish in able))
+    assert all(targets[wish.job_id].workers == wish.min_workers for wish in wishes if wish not in able)
 
 
 def test_a_grant_counts_replicas_and_is_new_when_the_job_tells_its_layout() -> None:

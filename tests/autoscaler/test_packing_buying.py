@@ -80,6 +80,8 @@ def test_no_market_gets_more_than_its_share_while_others_can_serve() -> None:
     offers = [EAST, WEST, make_offer("azure/eastus-1/nc", usd_per_h=0.9, cpus=4, gpus=1)]
     plan = plan_with(view_of(offers, Need(GPU, 6, "job")), Buy(max_market_share=0.34))
     assert [launch.offer.market.cloud for launch in plan.launches] == ["gcp", "gcp", "aws", "aws", "azure", "azure"]
+    chosen = ["cheapest", "cheapest with no more than 34% in one market"]
+    assert [launch.reason.partition(" for ")[0] for launch in plan.launches[1:3]] == chosen
     alone = plan_with(view_of([WEST], Need(GPU, 6, "job")), Buy(max_market_share=0.34))
     assert len(alone.launches) == 6
 

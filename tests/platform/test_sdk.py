@@ -163,7 +163,9 @@ def test_a_node_says_for_what_it_is_and_not_all_that_why_tells() -> None:
     [node] = fake.nodes()
     long = "cheapest for 1 x {GPU: 1} (tasks and actors): $0.53/h list, $0.60/h with boots of 180 s"
     assert nodes_table([replace(node, reason=long)], 200).endswith("(tasks and actors)")
-    assert nodes_table([replace(node, reason="a head is needed")], 200).endswith("a head is needed")
+    idle = nodes_table([replace(node, reason=long, state="ready")], 200)
+    assert idle.endswith("idle; bought as cheapest for 1 x {GPU: 1} (tasks and actors)")
+    assert nodes_table([replace(node, reason="a head is needed", role="head")], 200).endswith("head; a head is needed")
 
 
 def test_demand_that_is_held_back_is_told() -> None:
