@@ -21,6 +21,7 @@ from tradewind.autoscaler.packing_stock import Purse, Stock
 from tradewind.model import LABEL_ZONE
 
 _LESS = 1 - 1e-9
+_NODE_WORTHS = (1.0, 4.0, 16.0)  # in prices of the dearest node that was bought
 
 
 class Basket:
@@ -77,7 +78,7 @@ class Errand:
     is_sought: bool = True  # False: nothing may be launched now, so that a search would be for nothing
 
     def run(self) -> Basket:
-        best = self._fill()
+        best = self._on_fewer_nodes(self._fill())
         if not self.is_sought or not best.slots or self._is_tight(best):
             return best
         idea = advise(best.packing, self.stock, self.fleet)
@@ -85,6 +86,20 @@ class Errand:
             return best
         other = self._fill(idea)
         return other if other.is_better_than(best, _wired(self.demand)) else best
+
+    def _on_fewer_nodes(self, best: Basket) -> Basket:
+        """Where the number of nodes is what lacks, larger machines serve more, though each request costs more on them.
+        As little more as will do: nodes are taken for worth ever more, until everything is served."""
+        if not best.num_unserved or not best.slots or not any(purse.nodes_left < 1 for purse in best.shop.purses):
+            return best
+        dearest = max(self.stock.price_of(slot) for slot in best.slots)
+        for times in _NODE_WORTHS:
+            other = self._fill(node_worth=times * dearest)
+            if other.num_unserved < best.num_unserved:
+                best = other
+            if not best.num_unserved:
+                break
+        return best
 
     def _is_tight(self, best: Basket) -> bool:
         """One need or owner must not be traded for another: not where shares or a limit of some askers count. A limit
@@ -94,8 +109,8 @@ class Errand:
         are_wide = all(purse.cap.max_nodes is None and purse.uusd_left >= 2 * listed for purse in some)
         return self.max_share is not None or not are_wide
 
-    def _fill(self, offers: Sequence[int] = ()) -> Basket:
-        shop = Shop(self.stock, self.purses, self.max_share, self.held)
+    def _fill(self, offers: Sequence[int] = (), node_worth: float = 0.0) -> Basket:
+        shop = Shop(self.stock, self.purses, self.max_share, self.held, node_worth)
         packing = Packing(self.slots, shop, self.everything)
         packing.rooms.append(shop.propose(offers))
         return Basket(packing.fill(self.demand), shop)

@@ -217,10 +217,12 @@ def test_a_plan_that_passes_a_limit_is_stopped_before_the_launch(limits: Limits,
 
 
 def test_nodes_of_other_cells_count() -> None:
-    w = world(rule(3, cloud="aws"), max_nodes=4)
+    w = world(rule(3, cloud="aws"), offers=(EAST, GCP), max_nodes=4)
     w.ray.submit(GPU, count=2)
     w.run(20)
-    other = World(OFFERS, replace(w.settings, cell="elsewhere"), w.clock, w.log)  # one log, one fleet, another cell
+    other = World(
+        (EAST, GCP), replace(w.settings, cell="elsewhere"), w.clock, w.log
+    )  # one log, one fleet, another cell
     other.ray.submit(GPU, count=5)
     other.run(20)
     assert len(other.fleet.alive_nodes) == 4
@@ -274,6 +276,18 @@ def test_a_job_that_runs_may_have_less_than_it_could_use() -> None:
     w.ray.submit(GPU, count=6, job_id="small")
     w.run(60)
     assert (len(w.cloud.alive()), w.ray.waiting) == (3, 3)
+
+
+def test_where_the_number_of_nodes_is_limited_larger_ones_serve_all() -> None:
+    w = world(max_nodes=3, offers=(EAST, GCP, BIG))  # four on a large one cost more than on four small ones
+    wishing(w, ("large", 8, 8))
+    w.run(60)
+    assert (sorted(node.offer.resources["GPU"] for node in w.cloud.alive()), held(w)) == ([4, 4], [])
+    assert len(w.cloud.launch_calls) == 2
+    few = world(max_nodes=9, offers=(EAST, GCP, BIG))
+    wishing(few, ("large", 8, 8))
+    few.run(60)
+    assert {node.offer.resources["GPU"] for node in few.cloud.alive()} == {1}
 
 
 def test_who_waits_for_room_that_another_has_is_told_so_and_served_then() -> None:
