@@ -50,7 +50,8 @@ def _aborted(abort: click.Abort) -> int:
     """Ctrl-C, or a question that was answered with no."""
     if isinstance(abort.__cause__, KeyboardInterrupt):
         return INTERRUPTED
-    click.echo("Nothing was done.", err=True)
+    hint = "" if sys.stdin is not None and sys.stdin.isatty() else " Without a terminal, -y says yes."
+    click.echo(f"Nothing was done.{hint}", err=True)
     return 1
 
 

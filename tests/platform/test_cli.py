@@ -364,6 +364,7 @@ def test_up_submit_down_with_a_real_process(run: Run, place: FleetHome) -> None:
     assert "running already" in run("up").stdout
     assert run("submit", "--", "python", "train.py").exit_code == 0
     refused = run("down", given="n\n")
+    assert "Without a terminal, -y says yes" in refused.stderr
     assert (refused.exit_code, "train-1" in refused.stderr) == (1, True)
     assert place.announced() is not None
     ended = run("down", given="y\n")
