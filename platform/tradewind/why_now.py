@@ -35,7 +35,7 @@ def now_story(scene: Scene, fleet_name: str, last: int = LAST["now"]) -> Story:
     coming = coming_of(scene.fleet)
     groups = (
         [_waiting_line(hold, scene) for hold in holds],
-        [_coming_line(node, scene.now_s) for node in coming],
+        _coming_lines(coming, scene.now_s),
         _decision_lines(scene),
     )
     kept = [newest(lines, last) for lines in groups]
@@ -70,10 +70,22 @@ def _waiting_line(hold: Hold, scene: Scene) -> StoryLine:
     return replace(hold_line(hold.subject, hold.reason, hold.alternatives, since_s), group="Held back")
 
 
-def _coming_line(node: NodeRecord, now_s: float) -> StoryLine:
-    waited = format_duration(max(0.0, now_s - node.requested_at_s))
-    what = f"{node.launch_id}, {offer_text(node.offer)}, {node.state}, asked for {waited} ago"
-    return StoryLine(group="On the way", at_s=node.requested_at_s, what=what, reason=node.reason)
+def _coming_lines(coming: Sequence[NodeRecord], now_s: float) -> list[StoryLine]:
+    """Nodes of one market that were asked for together, for one reason, and stand alike, are one line."""
+    groups: dict[Hashable, list[NodeRecord]] = {}
+    for node in coming:
+        key = (node.offer.market.key, node.state, node.reason, round(node.requested_at_s))
+        groups.setdefault(key, []).append(node)
+    return [_coming_line(alike, now_s) for alike in groups.values()]
+
+
+def _coming_line(alike: Sequence[NodeRecord], now_s: float) -> StoryLine:
+    first = alike[0]
+    waited = format_duration(max(0.0, now_s - first.requested_at_s))
+    names = names_text([node.launch_id for node in alike])
+    each = " each" if len(alike) > 1 else ""
+    what = f"{names}, {offer_text(first.offer)}{each}, {first.state}, asked for {waited} ago"
+    return StoryLine(group="On the way", at_s=first.requested_at_s, what=what, reason=first.reason)
 
 
 def _decision_lines(scene: Scene) -> list[StoryLine]:

@@ -165,7 +165,9 @@ def test_now_tells_what_is_held_back_and_what_boots(world: Scenery) -> None:
     story = world.controller.why("now")
     held = [line for line in story.lines if line.group == "Held back"]
     assert [line.reason for line in held] == ["no offer has GPU: 16 (the largest has 2)"]
-    assert len([line for line in story.lines if line.group == "On the way"]) == 3
+    [coming] = [line for line in story.lines if line.group == "On the way"]  # alike, so they are one line
+    assert coming.what.count("tw-") == 3
+    assert "at $1.29/h each, requested" in coming.what
     assert "GPU: 16" in dict(story.facts)["asked for"]
 
 
