@@ -76,6 +76,12 @@ def workers_held(wish: Wish, holdings: Holdings, leaving: frozenset[str] = froze
     return sum(shape.copies_in(amounts) for amounts in held) if shape.resources else 0
 
 
+def at_once(wishes: Iterable[Wish], holdings: Holdings) -> dict[str, int]:
+    """By who asks, how many more workers jobs cannot start without."""
+    lacking = {f"job {wish.job_id}": wish.min_workers - workers_held(wish, holdings) for wish in wishes}
+    return {source: count for source, count in lacking.items() if count > 0}
+
+
 def pending_needs(snapshot: RaySnapshot, wishing: Collection[str]) -> list[Need]:
     """Tasks and actors; without the actors of jobs whose target is counted instead. The queue does not say whose a
     request is, the actor table does, but without selectors: they are matched by resources."""

@@ -7,8 +7,8 @@ else, and what is taken is always what first-fit will find again at the next tic
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from tradewind.autoscaler.demand import Demand, Need
@@ -75,6 +75,7 @@ class Errand:
     max_share: float | None = None
     held: Held | None = None  # what askers have by market, where shares count
     fleet: Fleet = EVERYTHING_HERE
+    at_once: Mapping[str, int] = field(default_factory=dict)  # how many of its requests a job cannot start without
     is_sought: bool = True  # False: nothing may be launched now, so that a search would be for nothing
 
     def run(self) -> Basket:
@@ -88,18 +89,28 @@ class Errand:
         return other if other.is_better_than(best, _wired(self.demand)) else best
 
     def _on_fewer_nodes(self, best: Basket) -> Basket:
-        """Where the number of nodes is what lacks, larger machines serve more, though each request costs more on them.
-        As little more as will do: nodes are taken for worth ever more, until everything is served."""
-        if not best.num_unserved or not best.slots or not any(purse.nodes_left < 1 for purse in best.shop.purses):
+        """Where the number of nodes is what a job lacks that needs so many requests served at once, larger machines
+        serve it, though each request costs more on them. Only these jobs, since all others can wait for their turn; and
+        as little more as will do: a node less is taken for worth ever more."""
+        lacking = self._lacking(best)
+        if not lacking or not best.slots or not any(purse.nodes_left < 1 for purse in best.shop.purses):
             return best
         dearest = max(self.stock.price_of(slot) for slot in best.slots)
         for times in _NODE_WORTHS:
-            other = self._fill(node_worth=times * dearest)
-            if other.num_unserved < best.num_unserved:
+            other = self._fill(spared=dict.fromkeys(lacking, times * dearest))
+            if len(self._lacking(other)) < len(self._lacking(best)):
                 best = other
-            if not best.num_unserved:
+            if not self._lacking(best):
                 break
         return best
+
+    def _lacking(self, basket: Basket) -> set[str]:
+        """Who gets less than it needs at once."""
+        if not self.at_once or not basket.num_unserved:
+            return set()
+        unplaced = {left.source: left.count for left in basket.packing.unplaced if isinstance(left, Need)}
+        asked = ((need.source, need.count - unplaced.get(need.source, 0)) for need in self.demand.needs)
+        return {source for source, placed in asked if placed < self.at_once.get(source, 0)}
 
     def _is_tight(self, best: Basket) -> bool:
         """One need or owner must not be traded for another: not where shares or a limit of some askers count. A limit
@@ -109,8 +120,8 @@ class Errand:
         are_wide = all(purse.cap.max_nodes is None and purse.uusd_left >= 2 * listed for purse in some)
         return self.max_share is not None or not are_wide
 
-    def _fill(self, offers: Sequence[int] = (), node_worth: float = 0.0) -> Basket:
-        shop = Shop(self.stock, self.purses, self.max_share, self.held, node_worth)
+    def _fill(self, offers: Sequence[int] = (), spared: Mapping[str, float] | None = None) -> Basket:
+        shop = Shop(self.stock, self.purses, self.max_share, self.held, spared)
         packing = Packing(self.slots, shop, self.everything)
         packing.rooms.append(shop.propose(offers))
         return Basket(packing.fill(self.demand), shop)

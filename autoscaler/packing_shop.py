@@ -45,9 +45,9 @@ class Shop:
         purses: Sequence[Purse],
         max_share: float | None = None,
         held: Held | None = None,
-        node_worth: float = 0.0,  # of being one node less, where their number is limited
+        spared: Mapping[str, float] | None = None,  # by asker: what one node less is worth, where they are limited
     ) -> None:
-        self._node_worth = node_worth
+        self._spared = spared or {}
         self.stock, self.purses, self.max_share = stock, [replace(purse) for purse in purses], max_share
         self.regions = stock.regions
         self.counts_askers = max_share is not None or any(purse.cap.sources is not None for purse in purses)
@@ -64,7 +64,7 @@ class Shop:
         """The cheapest per request served, as many as are full. A market's share yields where nothing else serves."""
         served = np.minimum(self.stock.copies(shape), asker.sharers if asker.alone else count)
         fitting = served.nonzero()[0]
-        each = (self.stock.prices[fitting] + self._node_worth) / served[fitting]
+        each = (self.stock.prices[fitting] + self._spared.get(asker.source, 0.0)) / served[fitting]
         sizes = np.minimum(served[fitting], asker.size) if asker.packs and has_accelerators(shape) else None
         for index in self._ranked(fitting, each, asker, sizes):
             number = asker.nodes_for(count, int(served[index]))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tradewind.autoscaler.demand import at_once
 from tradewind.autoscaler.moves import held_by_market
 from tradewind.autoscaler.packing import slots_of
 from tradewind.autoscaler.packing_basket import Errand
@@ -57,6 +58,7 @@ class Buy:
             max_share=share,
             held=held_by_market(view) if share is not None else None,
             fleet=Fleet(len(view.nodes), sum(lot.count for lot in view.elsewhere.workers)),
+            at_once=at_once(view.wishes, view.snapshot.holdings),
             is_sought=left != 0,
         ).run()
         launches = launches_of(basket, view)

@@ -313,7 +313,8 @@ class Simulation:
             raise TradewindError(
                 f"{self.world.open} jobs can never start: none has for {_PATIENCE_S / 86400:.0f} days, with nothing "
                 f"running. {self._who_waits()}",
-                "raise the limits, allow on-demand, or give records in which spot is there",
+                "raise the limits, leave out small machines where nodes are limited, allow on-demand, or give records "
+                "in which spot is there",
             )
 
     def _who_waits(self) -> str:

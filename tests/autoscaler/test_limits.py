@@ -278,7 +278,15 @@ def test_a_job_that_runs_may_have_less_than_it_could_use() -> None:
     assert (len(w.cloud.alive()), w.ray.waiting) == (3, 3)
 
 
-def test_where_the_number_of_nodes_is_limited_larger_ones_serve_all() -> None:
+def test_what_can_wait_for_its_turn_gets_the_cheapest_nodes_up_to_the_limit() -> None:
+    w = world(max_nodes=3, offers=(EAST, GCP, BIG))
+    wishing(w, ("small", 2, 8))
+    w.ray.submit(GPU, count=20)
+    w.run(60)
+    assert {node.offer.resources["GPU"] for node in w.cloud.alive()} == {1}
+
+
+def test_where_the_number_of_nodes_is_limited_larger_ones_serve_who_needs_all_at_once() -> None:
     w = world(max_nodes=3, offers=(EAST, GCP, BIG))  # four on a large one cost more than on four small ones
     wishing(w, ("large", 8, 8))
     w.run(60)
