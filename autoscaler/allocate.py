@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tradewind.autoscaler.least import Allowed
 from tradewind.autoscaler.limits import NOBODY, Bound, Limits, bounds_of
 from tradewind.autoscaler.shape import Shape
 from tradewind.model import Offer, Resources, Target, Wish
@@ -24,6 +25,7 @@ class _Replica:
     fitting: Sequence[Offer] = ()
     offer: Offer | None = None
     nodes: float = 0.0  # of the offer
+    can_start: bool = True  # whether the limits allow as many as the job needs at once
 
     def weight(self, bound: Bound) -> float:
         """What it takes of a bound."""
@@ -73,7 +75,12 @@ def grant(
     """`allocate`, with how it was found."""
     wishes, whose = tuple(wishes), tenant_of or {}
     replicas = tuple(_replica(wish, offers, resources_of, whose.get(wish.job_id, NOBODY)) for wish in wishes)
-    found = (bound for bound in bounds_of(limits, {each.tenant for each in replicas}) if not bound.is_rate)
+    found = [bound for bound in bounds_of(limits, {each.tenant for each in replicas}) if not bound.is_rate]
+    allowed = Allowed(found, offers, resources_of)
+    replicas = tuple(
+        replace(each, can_start=allowed.short_of(wish, each.tenant) is None)
+        for each, wish in zip(replicas, wishes, strict=True)
+    )
     bounds = tuple(replace(bound, most=bound.most - taken(bound)) for bound in found)
     granted = _share(wishes, replicas, bounds)
     targets = {
@@ -85,13 +92,10 @@ def grant(
 
 def _share(wishes: Sequence[Wish], replicas: Sequence[_Replica], bounds: Sequence[Bound]) -> list[int]:
     """The minimum is granted whatever the limits say: whether it can be bought is decided where it is bought. For one
-    that passes a limit by itself nothing is, so it leaves its room to others."""
+    that can never start nothing is, so it leaves its room to others."""
+    fitting = [replica.can_start for replica in replicas]
     granted = [wish.min_replicas for wish in wishes]
     weights = [[replica.weight(bound) for bound in bounds] for replica in replicas]
-    fitting = [
-        all(count * weight <= bound.most + 1e-9 for weight, bound in zip(each, bounds, strict=True) if weight)
-        for count, each in zip(granted, weights, strict=True)
-    ]
     taken = [
         [count * weight * fits for weight in each] for count, each, fits in zip(granted, weights, fitting, strict=True)
     ]

@@ -176,7 +176,7 @@ def _bounds(rule: Rule, part: Part) -> Iterator[Bound]:
 
 
 def _count(number: float, noun: str, plural: str = "s") -> str:
-    return f"{number:g} {noun}{'' if number == 1 else plural}"
+    return f"{number if isinstance(number, int) else f'{number:g}'} {noun}{'' if number == 1 else plural}"
 
 
 # --- whose ----------------------------------------------------------------------------------------------------------

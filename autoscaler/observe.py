@@ -100,7 +100,9 @@ def _startable(view: View, fleet: FleetState) -> View:
         return view
     tenants = {wish.job_id: record.spec.tenant for wish in waiting if (record := fleet.jobs.get(wish.job_id))}
     bounds = bounds_of(view.settings.limits, {NOBODY, *tenants.values()})
-    allowed = Allowed(bounds, view.offers, view.resources_of, partial(_copies_beside, view))
+    there = {node.requested.offer.market: node.requested.offer for node in view.nodes}
+    offers = list(({offer.market: offer for offer in view.offers} | there).values())
+    allowed = Allowed(bounds, offers, view.resources_of, partial(_copies_beside, view))
     demand, withheld = without_those_that_never_start(
         view.demand, waiting, lambda wish: allowed.short_of(wish, tenants.get(wish.job_id, NOBODY))
     )

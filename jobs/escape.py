@@ -68,17 +68,27 @@ class Escape:
         with self._lock:
             return [work for work in self._under_way.values() if not work.is_completed()]
 
+    def wait(self, timeout_s: float) -> None:
+        """Until gloo has ended all sums, or for so long."""
+        end_s = time.monotonic() + timeout_s
+        while self._under_way and time.monotonic() < end_s:
+            time.sleep(0.01)
+
+    @property
+    def is_under_way(self) -> bool:
+        return bool(self._under_way)
+
     def _finish(self, end: Future[Any], summed: Future[Any]) -> None:
         try:
             summed.value()
-        except RuntimeError as error:
+        except Exception as error:  # whoever waits must hear of it, whatever it is
             self._settle(end, error)
         else:
             self._settle(end, None)
         with self._lock:
             self._under_way.pop(end, None)
 
-    def _settle(self, end: Future[Any], error: RuntimeError | None) -> None:
+    def _settle(self, end: Future[Any], error: Exception | None) -> None:
         with self._lock:  # gloo may end it at the moment in which it is left
             if not end.done():
                 end.set_result(error)
@@ -101,7 +111,7 @@ def _keep(kept: list[Any], works: list[Any]) -> None:
     kept.clear()
 
 
-def _outcome(summed: torch.Tensor, end: Future[RuntimeError | None]) -> torch.Tensor:
+def _outcome(summed: torch.Tensor, end: Future[Exception | None]) -> torch.Tensor:
     if error := end.value():
         raise error
     return summed

@@ -10,6 +10,7 @@ sockets, too). NCCL has an abort.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import socket
@@ -30,6 +31,7 @@ from tradewind.jobs.mesh import make_mesh
 
 REBUILD_TIMEOUT_S = 30.0  # to stand in a new group; members that are lost meanwhile are told of, and break it off
 COLLECTIVE_TIMEOUT_S = 300.0
+EXIT_PATIENCE_S = 2.0  # for gloo to end its sums
 # Gradients of at most so much go round in one piece: to begin an all-reduce takes longer than they take on their way.
 # By default torch begins with a bucket of 1 MiB, so that large models start early.
 ONE_BUCKET_MIB = 4
@@ -83,6 +85,7 @@ class Group:
         )
         self._mesh()
         self.ports = self._publish(set(_listening()) - before)
+        atexit.register(self._leave_at_exit)
 
     def _mesh(self) -> None:
         if not self.layout.is_ddp:
@@ -98,12 +101,20 @@ class Group:
 
     def close(self) -> None:
         """Free everything. The others see closed connections."""
+        atexit.unregister(self._leave_at_exit)
         if dist.is_initialized():
             if stuck := self.escape.stuck():
                 leave_behind(dist.group.WORLD, stuck)
             with contextlib.suppress(RuntimeError):  # of operations that are under way: the group is given up
                 dist.destroy_process_group()
         self.store = None
+
+    def _leave_at_exit(self) -> None:
+        """Who ends in the midst of a sum, by an error or `sys.exit`: gloo's threads must not call an interpreter that
+        is being taken down, which would abort the process."""
+        if self.escape.is_under_way:
+            self.abort()
+            self.escape.wait(EXIT_PATIENCE_S)
 
     def _reach_store(self) -> Any:
         wait = timedelta(seconds=REBUILD_TIMEOUT_S)

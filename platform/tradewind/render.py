@@ -97,7 +97,8 @@ def _for_what(node: NodeInfo) -> str:
     """Of "cheapest for 1 x {GPU: 1} (job a): $0.53/h list, ..." the beginning: the rest is told by `why`."""
     about, closed, _ = node.reason.partition("): ")
     is_idle = node.state == NodeState.READY and node.role != "head" and about
-    return ("idle; bought as " if is_idle else "") + about + closed[:1]
+    as_what = "bought as " if about.startswith("cheapest") else ""
+    return (f"idle; {as_what}" if is_idle else "") + about + closed[:1]
 
 
 def step_text(job: JobInfo) -> str:

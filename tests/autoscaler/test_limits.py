@@ -298,6 +298,30 @@ def test_where_the_number_of_nodes_is_limited_larger_ones_serve_who_needs_all_at
     assert {node.offer.resources["GPU"] for node in few.cloud.alive()} == {1}
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_who_needs_large_machines_is_not_taken_for_one_that_never_starts(order: int) -> None:
+    w = world(max_nodes=3, offers=(EAST, BIG))
+    wishing(w, *[("small", 1, 6), ("large", 8, 8)][::order])
+    w.ray.submit(GPU, count=1, job_id="small")
+    w.ray.submit(GPU, count=8, job_id="large")
+    w.run(120)
+    assert (w.ray.waiting, held(w)) == (0, [])
+    w.cloud.preempt(next(node.launch_id for node in w.cloud.alive() if node.offer == BIG), notice_s=5)
+    w.run(300)
+    assert (w.ray.waiting, len(w.ray.nodes_of("large")), held(w)) == (0, 2, [])
+
+
+def test_what_is_not_sold_any_more_serves_the_job_for_which_it_came() -> None:
+    w = world(rule(2, cloud="aws"), offers=(EAST, GCP))
+    w.settings = replace(w.settings, idle_timeout_s=5, min_node_life_s=20)
+    w.start()
+    wishing(w, ("train", 4, 4))
+    w.run(30)
+    del w.cloud.stock[GCP.market.key]
+    w.run(120)
+    assert (len(w.cloud.alive()), len(w.cloud.launch_calls), held(w)) == (4, 4, [])
+
+
 def test_who_waits_for_room_that_another_has_is_told_so_and_served_then() -> None:
     w = world(max_nodes=3, offers=(EAST,))
     wishing(w, ("first", 3, 3), ("second", 2, 2))

@@ -27,13 +27,13 @@ class Work:
         return self.end.done()
 
 
-def failing() -> Work:
+def failing(kind: type[Exception]) -> Work:
     """As gloo ends it when a connection was closed: with an error of C++."""
     work = Work()
     before: Future[Any] = Future()
 
     def close(_: Future[Any]) -> None:
-        raise RuntimeError("Connection closed by peer")
+        raise kind("Connection closed by peer")
 
     work.end = before.then(close)
     before.set_result(None)
@@ -49,10 +49,11 @@ def test_a_sum_that_ends_is_handed_on() -> None:
     assert way_out.stuck() == []
 
 
-def test_an_error_of_gloo_is_handed_on() -> None:
+@pytest.mark.parametrize("kind", [RuntimeError, MemoryError])
+def test_an_error_of_gloo_is_handed_on(kind: type[Exception]) -> None:
     way_out = Escape()
     with pytest.raises(RuntimeError, match="Connection closed by peer") as caught:
-        way_out.watch(failing(), SUM).wait()
+        way_out.watch(failing(kind), SUM).wait()
     assert is_communication(caught.value)
     assert way_out.stuck() == []
 
