@@ -8,7 +8,7 @@ else, and what is taken is always what first-fit will find again at the next tic
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tradewind.autoscaler.demand import Demand, Need
@@ -21,7 +21,17 @@ from tradewind.autoscaler.packing_stock import Purse, Stock
 from tradewind.model import LABEL_ZONE
 
 _LESS = 1 - 1e-9
+_MOST_TIMES = 8  # jobs are left out one by one; where there are more of them, all at once
 _NODE_WORTHS = (1.0, 4.0, 16.0)  # in prices of the dearest node that was bought
+
+
+@dataclass(frozen=True, slots=True)
+class Short:
+    """A job for which nothing is bought: not as many as it needs at once would have had a place."""
+
+    need: Need
+    placed: int
+    limit: str
 
 
 class Basket:
@@ -33,6 +43,7 @@ class Basket:
         names = {self.bought[index].name for index in covered(self.lays)}
         self.slots = [slot for slot in self.bought if slot.name in names]  # with the other hosts of a slice
         self.price = sum(self.stock.price_of(slot) for slot in {slot.name: slot for slot in self.slots}.values())
+        self.short: list[Short] = []
         unplaced = packing.unplaced
         self.num_unserved = sum(left.count if isinstance(left, Need) else len(left.bundles) for left in unplaced)
 
@@ -80,6 +91,8 @@ class Errand:
 
     def run(self) -> Basket:
         best = self._on_fewer_nodes(self._fill())
+        if short := self._short_of_nodes(best):
+            return self._without(short, best)
         if not self.is_sought or not best.slots or self._is_tight(best):
             return best
         idea = advise(best.packing, self.stock, self.fleet)
@@ -103,6 +116,25 @@ class Errand:
             if not self._lacking(best):
                 break
         return best
+
+    def _short_of_nodes(self, best: Basket) -> list[str]:
+        """Who cannot start by a limit on the number of nodes, even on larger machines, as they are used now."""
+        lacking = self._lacking(best)
+        if not lacking or not any(purse.nodes_left < 1 for purse in best.shop.purses):
+            return []
+        return [need.source for need in self.demand.needs if need.source in lacking]
+
+    def _without(self, short: Sequence[str], best: Basket) -> Basket:
+        """Nothing is bought or kept for the first of them: a part of its nodes would be paid for nothing, and small
+        ones would stand where larger ones are needed. Others may find that they have room then."""
+        out = short if len(short) > _MOST_TIMES else short[:1]
+        needs = tuple(need for need in self.demand.needs if need.source not in out)
+        basket = replace(self, demand=replace(self.demand, needs=needs)).run()
+        unplaced = {left.source: left.count for left in best.packing.unplaced if isinstance(left, Need)}
+        reached = next(purse.cap.name for purse in best.shop.purses if purse.nodes_left < 1)
+        left_out = [need for need in self.demand.needs if need.source in out]
+        basket.short += [Short(need, need.count - unplaced.get(need.source, 0), reached) for need in left_out]
+        return basket
 
     def _lacking(self, basket: Basket) -> set[str]:
         """Who gets less than it needs at once."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from tradewind.autoscaler.actions import Hold, Launch
 from tradewind.autoscaler.demand import Need
-from tradewind.autoscaler.packing_basket import Basket
+from tradewind.autoscaler.packing_basket import Basket, Short
 from tradewind.autoscaler.packing_buyer import Asker
 from tradewind.autoscaler.packing_reasons import copies_on, jobs_by_source
 from tradewind.autoscaler.packing_rules import gang_source, names_a_place, pieces_of
@@ -26,10 +26,24 @@ _SHOWN = 4
 
 def holds_of(basket: Basket, view: View) -> list[Hold]:
     unplaced = basket.packing.unplaced
-    jobs = jobs_by_source(view.demand) if unplaced else {}
+    jobs = jobs_by_source(view.demand) if unplaced or basket.short else {}
+    return [
+        *(_short_hold(short, jobs) for short in basket.short),
+        *_unplaced_holds(basket, view, jobs),
+    ]
+
+
+def _short_hold(short: Short, jobs: Mapping[str, str]) -> Hold:
+    need = short.need
+    who = (jobs[need.source],) if need.source in jobs else ()
+    reason = f"it needs {need.count} at once, and {short.limit} leaves room for {short.placed}"
+    return Hold(f"{need.count} x {need.shape} ({need.source})", reason, jobs=who)
+
+
+def _unplaced_holds(basket: Basket, view: View, jobs: Mapping[str, str]) -> list[Hold]:
     return [
         _need_hold(left, basket, view, jobs) if isinstance(left, Need) else _gang_hold(left, basket, view)
-        for left in unplaced
+        for left in basket.packing.unplaced
     ]
 
 
