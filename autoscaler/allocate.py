@@ -42,13 +42,18 @@ class Allocation:
     wishes: tuple[Wish, ...] = ()
     replicas: tuple[_Replica, ...] = ()
     bounds: tuple[Bound, ...] = ()
+    weights: tuple[tuple[float, ...], ...] = ()  # of a replica of each job, by bound
 
     def held_back_by(self, job_id: str) -> list[str]:
-        """The limits without which the job would be granted more."""
+        """The limits without which the job would be granted more. Only of what it takes something itself."""
         index = next(i for i, wish in enumerate(self.wishes) if wish.job_id == job_id)
-        granted = self.targets[job_id].replicas
-        others = ((bound, [other for other in self.bounds if other is not bound]) for bound in self.bounds)
-        return [bound.name for bound, rest in others if _share(self.wishes, self.replicas, rest)[index] > granted]
+        mine = [i for i, weight in enumerate(self.weights[index]) if weight]
+        return [self.bounds[i].name for i in mine if self._without(i)[index] > self.targets[job_id].replicas]
+
+    def _without(self, bound: int) -> list[int]:
+        rest = [i for i in range(len(self.bounds)) if i != bound]
+        weights = [[each[i] for i in rest] for each in self.weights]
+        return _share(self.wishes, self.replicas, weights, [self.bounds[i] for i in rest])
 
 
 def allocate(
@@ -82,20 +87,22 @@ def grant(
         for each, wish in zip(replicas, wishes, strict=True)
     )
     bounds = tuple(replace(bound, most=bound.most - taken(bound)) for bound in found)
-    granted = _share(wishes, replicas, bounds)
+    weights = tuple(tuple(replica.weight(bound) for bound in bounds) for replica in replicas)
+    granted = _share(wishes, replicas, weights, bounds)
     targets = {
         wish.job_id: _target((previous or {}).get(wish.job_id), count, wish.replica_workers)
         for wish, count in zip(wishes, granted, strict=True)
     }
-    return Allocation(targets, wishes, replicas, bounds)
+    return Allocation(targets, wishes, replicas, bounds, weights)
 
 
-def _share(wishes: Sequence[Wish], replicas: Sequence[_Replica], bounds: Sequence[Bound]) -> list[int]:
+def _share(
+    wishes: Sequence[Wish], replicas: Sequence[_Replica], weights: Sequence[Sequence[float]], bounds: Sequence[Bound]
+) -> list[int]:
     """The minimum is granted whatever the limits say: whether it can be bought is decided where it is bought. For one
     that can never start nothing is, so it leaves its room to others."""
     fitting = [replica.can_start for replica in replicas]
     granted = [wish.min_replicas for wish in wishes]
-    weights = [[replica.weight(bound) for bound in bounds] for replica in replicas]
     taken = [
         [count * weight * fits for weight in each] for count, each, fits in zip(granted, weights, fitting, strict=True)
     ]
