@@ -94,9 +94,10 @@ class Escape:
                 end.set_result(error)
 
 
-def average(group: Group, bucket: dist.GradBucket) -> Future[torch.Tensor]:
-    """DDP's hook: what it does by itself, with a way out."""
+def average(group: Group, summed: set[int], bucket: dist.GradBucket) -> Future[torch.Tensor]:
+    """DDP's hook: what it does by itself, with a way out. Where the gradients lie is put down in `summed`."""
     buffer = bucket.buffer().div_(group.world)
+    summed.add(buffer.untyped_storage().data_ptr())
     return group.escape.watch(dist.all_reduce(buffer, async_op=True), buffer)
 
 

@@ -140,6 +140,7 @@ class _Link:
     trained: Sequence[bool] = ()  # which of them DDP knows of
     freight: Any = None
     cargo: Any = None  # what becomes the gradient of the freight
+    summed: set[int] | None = None  # by our hook in this step: where the gradients lie; None: DDP sums by itself
     shelf: Any = None  # the memory of the cargo, if it is not on a GPU
 
 
@@ -171,9 +172,10 @@ class Replica(torch.nn.Module):  # type: ignore[misc]
             gradient_as_bucket_view=True,
             bucket_cap_mb=ONE_BUCKET_MIB if size_bytes <= ONE_BUCKET_MIB * 2**20 else None,
         )
-        if group.device.type == "cpu":
+        link.summed = set() if group.device.type == "cpu" else None
+        if link.summed is not None:
             # torch wants to see the classes in a hook's annotations, not their names
-            link.wrapped.register_comm_hook(group, lambda group, bucket: average(group, bucket))
+            link.wrapped.register_comm_hook(link.summed, lambda summed, bucket: average(group, summed, bucket))
 
     def backward(
         self,
@@ -192,9 +194,14 @@ class Replica(torch.nn.Module):  # type: ignore[misc]
         else:
             link.shelf[:] = values
         links = [link, *(other.link for other in beside)]
+        for each in links:
+            if each.summed:
+                each.summed.clear()
         gradients = (torch.full_like(loss, weight), *(each.cargo for each in links))
         torch.autograd.backward((loss, *(each.freight for each in links)), gradients, retain_graph=retain_graph)
         found: torch.Tensor = link.freight.grad
+        if link.summed is not None and link.group and found.untyped_storage().data_ptr() not in link.summed:
+            found = found / link.group.world  # what it brought and nobody summed: as DDP itself leaves it
         for each in links:
             each.freight.grad = None
         return found
