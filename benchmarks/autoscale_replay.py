@@ -1,6 +1,6 @@
 """Does the forecast spare waiting, and what does that cost? A job trace, replayed through the policies of the loop.
 
-    python benchmarks/autoscale_replay.py --jobs FILE [--submit COL --duration COL --gpus COL] [--group COL]
+    python benchmarks/autoscale_replay.py --jobs FILE [--submit COL --duration COL --gpus COL] [--end COL] [--group COL]
     python benchmarks/autoscale_replay.py             a trace that is made up from --seed
 
 Each job asks for its GPUs at once and holds them for its duration. Nodes have --gpus-per-node GPUs, boot for --boot-s
@@ -190,6 +190,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--submit", default="", help="its columns, where they are not found by themselves")
     parser.add_argument("--duration", default="")
+    parser.add_argument("--end", default="", help="instead of --duration: when a job ended")
     parser.add_argument("--gpus", default="")
     parser.add_argument("--group", default="", help="a column that tells clusters apart: each has a fleet of its own")
     parser.add_argument("--only", default="", help="only traces whose name contains this")
@@ -219,7 +220,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def read_files(options: argparse.Namespace) -> dict[str, list[Trace]]:
     """By file, the traces in it."""
-    columns = JobColumns(options.submit, options.duration, options.gpus, options.group)
+    columns = JobColumns(options.submit, options.duration, options.gpus, options.group, options.end)
     found = {str(path): read_traces(path, columns, options.skip_days, options.days) for path in options.jobs}
     if not options.jobs:
         name = f"made up from seed {options.seed}"

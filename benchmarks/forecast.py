@@ -1,7 +1,7 @@
 """Is our forecast better than what one would take otherwise, on real demand?
 
     python benchmarks/forecast.py --series FILE --time COL --column COL [--column COL] [--group COL] --horizons 1,2,6
-    python benchmarks/forecast.py --jobs FILE [--jobs FILE ...] [--submit COL --duration COL --gpus COL]
+    python benchmarks/forecast.py --jobs FILE [--jobs FILE ...] [--submit COL --duration COL --gpus COL] [--end COL]
     python benchmarks/forecast.py --data FOLDER      Helios, MS-ITP, Philly and ServeGen in their usual folders
 
 Ours, persistence, same hour yesterday, statsforecast's AutoETS and LightGBM (quantile objective, on the change from the
@@ -176,7 +176,7 @@ def read(options: argparse.Namespace) -> list[Named]:
         if not (options.time and options.column):
             raise SystemExit("--series needs --time and --column: which columns are they?")
         found += read_table(path, options.time, options.column, options.group, options.step)
-    columns = JobColumns(options.submit, options.duration, options.gpus, options.group)
+    columns = JobColumns(options.submit, options.duration, options.gpus, options.group, options.end)
     for path in options.jobs:
         found += read_jobs(path, columns, options.step)
     if options.data:
@@ -198,6 +198,7 @@ def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=Path, action="append", default=[], help="CSV with one row per job")
     parser.add_argument("--submit", default="", help="its columns, where they are not found by themselves")
     parser.add_argument("--duration", default="")
+    parser.add_argument("--end", default="", help="instead of --duration: when a job ended")
     parser.add_argument("--gpus", default="")
     parser.add_argument("--data", type=Path, help="folder with the default set")
     parser.add_argument("--skip", action="append", default=[], help="leave out series whose name contains this")

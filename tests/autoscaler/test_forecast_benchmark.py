@@ -81,14 +81,29 @@ def test_a_table_is_averaged_over_the_step_and_split_by_group(benchmark: Any, tm
 
 MS_ITP = "job_id,submission_time,duration,num_gpu\nx,0,5400,2\ny,7200,10,1\n"
 PHILLY = "timestamp,duration,num_gpus\n1970-01-01 00:00:00,5400.0,2\n1970-01-01 02:00:00,10,1\n"
+ENDS = "creation_time,deletion_time,num_gpu\n0,5400,2\n7200,7210,1\n9000,,1\n"
 
 
-@pytest.mark.parametrize("text", [MS_ITP, PHILLY], ids=["ms-itp", "philly"])
+@pytest.mark.parametrize("text", [MS_ITP, PHILLY, ENDS], ids=["ms-itp", "philly", "ends"])
 def test_job_lists_of_known_formats_are_read_without_being_told(benchmark: Any, tmp_path: Path, text: str) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text(text)
     (found,) = benchmark.read_jobs(path, benchmark.JobColumns(), 3600.0)
     assert found.values.tolist() == [2.0, 1.0]
+
+
+def test_ends_count_where_they_are_asked_for(benchmark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("time,duration,over,gpus\n0,9,5400,2\n7200,9,7210,1\n")
+    (found,) = benchmark.read_jobs(path, benchmark.JobColumns(end="over"), 3600.0)
+    assert found.values.tolist() == [2.0, 1.0]
+
+
+def test_a_field_that_is_no_number_is_named_by_its_row(benchmark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("time,duration,gpus\n0,9,2\n5,long,1\n")
+    with pytest.raises(SystemExit, match=r"row 3.*long"):
+        benchmark.read_jobs(path, benchmark.JobColumns(), 3600.0)
 
 
 def test_a_column_that_is_not_there_is_named(benchmark: Any, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_list_of_jobs_is_read_by_group(benchmark: Any, tmp_path: Path) -> None
     a, b = benchmark.read_traces(path, benchmark.JobColumns(), 0.0, 1.0)
     assert a.jobs == (TraceJob(0.0, 10.0, 1),)
     assert b.jobs[0].workers == 1
-    with pytest.raises(SystemExit, match="no column nope"):
+    with pytest.raises(SystemExit, match="which column is nope"):
         benchmark.read_traces(path, benchmark.JobColumns(submit="nope"), 0.0, 1.0)
 
 
