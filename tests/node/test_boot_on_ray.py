@@ -30,8 +30,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(900)]
 SCRIPT = """
 import ray
 ray.init(log_to_driver=False)
-where = ray.remote(num_cpus=1)(lambda: ray.util.get_node_ip_address())
-print("ran on", sorted(set(ray.get([where.remote() for _ in range(4)]))))
+from ray.util.placement_group import placement_group
+group = placement_group([{"CPU": 1}] * 2, strategy="STRICT_SPREAD")
+where = ray.remote(num_cpus=1, placement_group=group)(lambda: ray.util.get_node_ip_address())
+each = [where.options(placement_group_bundle_index=index).remote() for index in range(2)]
+print("ran on", sorted(ray.get(each)))
 """
 
 
