@@ -11,15 +11,19 @@ Ticks lie --tick-s apart. Dollars count from each launch until the last submissi
     head-room N   as many nodes as are wanted, and N more (or, of nodes with several GPUs, a part of one), at all times;
                   others are let go after --idle-s, or (marked "quick") after as long as a boot takes, or ("quickest")
                   as soon as ours lets go of nodes: the best one counts
+    after rises   with --hindsight: so many GPUs more than are wanted for so long after demand rose by two or more;
+                  twelve such rules, of which the best two are chosen and mixed when all is over
     ours          buys ahead and lets go by the forecast of growth, at the default price of waiting
     clairvoyant   knows which jobs will be submitted until a node that is launched now has booted, and a tick longer
 
-All four are the same policies (`make_plan`) with different knowledge. --factors gives further prices of waiting (in
+All are the same policies (`make_plan`) with different knowledge. --factors gives further prices of waiting (in
 prices of the node), which show our own curve, from reactive on. Curves are read on straight lines between any two of
 their points: who takes each of two policies for a part of the time lies there.
 
 Bars, for each file: at the default price, less wait than the head-room curve has at our dollars (goal: at most 0.9 of
 it); and our curve, at 5 % more dollars than reactive, closes at least half of the gap between reactive and clairvoyant.
+Beside it stands what a constant head-room closes and, with --hindsight, what the best rules do, chosen when the trace
+has been seen.
 Where a file has several clusters (--group), each has a fleet of its own and is compared at its own dollars; what counts
 is the wait of all jobs of the file. What each cluster has alone is told beside it. Where the clairvoyant himself needs
 more than 5 %, the second bar does not apply, and this is said. Exit status 1 where a bar does not hold.
@@ -28,6 +32,7 @@ more than 5 %, the second bar does not apply, and this is said. Exit status 1 wh
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -42,6 +47,7 @@ from replaying.traces import Trace, read_traces
 
 from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.simulate import (
+    AfterRises,
     Clairvoyant,
     Foresight,
     HeadRoom,
@@ -58,7 +64,8 @@ from tradewind.model import Capacity, Market, Offer
 CLEARLY = 0.9
 HALF = 0.5
 USD = 1_000_000
-HEAD_ROOM, OURS, OTHERS = "head-room ", "ours (x ", "ours, waiting x "  # how the names of policies begin
+HEAD_ROOM, RULES, OURS, OTHERS = "head-room ", "after rises ", "ours (x ", "ours, waiting x "  # how names begin
+RISE, WHILES_H, EXTRAS = 2, (0.5, 1.0, 4.0), (5, 10, 20, 40)  # GPUs, hours, GPUs
 
 
 def scenario_of(options: argparse.Namespace) -> Scenario:
@@ -90,6 +97,8 @@ def policies_on(trace: Trace, options: argparse.Namespace) -> dict[str, tuple[Sc
     for how, where in (("", plain), (", quick", quick), (", quickest", scenario)):
         for n in rooms if where is plain else (0.0, *rooms):
             found[f"{HEAD_ROOM}{n:g}{how}"] = where, HeadRoom(n * options.gpus_per_node)
+    for while_h, extra in itertools.product(WHILES_H, EXTRAS) if options.hindsight else ():
+        found[f"{RULES}{extra} for {while_h:g} h"] = quick, AfterRises(extra, while_h * 3600.0, RISE)
     for factor in options.factors:
         other = replace(scenario, settings=replace(settings, waiting_factor=factor))
         found[f"{OTHERS}{factor:g}"] = other, Learned(other.settings)
@@ -108,10 +117,11 @@ def replay_all(trace: Trace, options: argparse.Namespace, pool: Executor) -> Res
     for name in policies:
         outcomes[name] = runs[name].result()
         tell(name, outcomes[name], outcomes["reactive"])
-    room, ours, others = (
-        tuple(each for name, each in outcomes.items() if name.startswith(begin)) for begin in (HEAD_ROOM, OURS, OTHERS)
+    room, rules, ours, others = (
+        tuple(each for name, each in outcomes.items() if name.startswith(begin))
+        for begin in (HEAD_ROOM, RULES, OURS, OTHERS)
     )
-    found = Result(trace.name, outcomes["reactive"], room, ours[0], others, outcomes["clairvoyant"])
+    found = Result(trace.name, outcomes["reactive"], room, rules, ours[0], others, outcomes["clairvoyant"])
     for note in notes_of(found, trace):
         print(f"  {note}", file=sys.stderr)
     return found
@@ -168,12 +178,14 @@ def bars_of(name: str, whole: Whole) -> list[Bar]:
 
 def _closed_bar(name: str, whole: Whole) -> Bar:
     share = whole.gap_closed(lambda each: each.wait_in_budget_s)
+    in_hindsight = whole.gap_closed(lambda each: each.rules_in_budget_s)
     at_default = whole.gap_closed(lambda each: each.ours.mean_wait_s)
     return Bar(
         f"{name}: share of the gap to clairvoyant that is closed at {EXTRA} x the dollars",
         share,
         {
             "head-room": whole.gap_closed(lambda each: each.head_room_in_budget_s),
+            **({"after rises, in hindsight": in_hindsight} if any(each.rules for each in whole.results) else {}),
             f"at the default price of waiting ({whole.dollars:.3f} x)": at_default,
         },
         HALF,
@@ -210,6 +222,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         default=[4.0, 8.0, 30.0, 60.0],
         help="further prices of waiting, in node prices",
     )
+    parser.add_argument("--hindsight", action="store_true", help="head-rooms after rises, too: half as long again")
     parser.add_argument(
         "--processes", type=int, default=os.cpu_count(), help="side by side (default: as many as cores)"
     )

@@ -7,12 +7,13 @@ what came after such moments before. So the chances are those of all past looks,
 
     weight = (exp(-distance^2 / 2) + PRIOR / looks) * fading
 
-where the distance is between the logarithms of how often demand rose. There are three ways to count that: in the last
-step, the five before it and the thirty before those; with rises that fade within one, six and thirty-six steps; or with
-rises that fade within hours. The first knows when a sitting began, the second does not jump when a rise leaves a span,
-the third tells a busy day from a quiet one, and is not misled by a few rises where they come at random. None is the
-best one everywhere, so the chances are the mean of all. Beside them stands what usually comes after such moments
-(usual.py), which weighs as much as a hundred looks that are alike.
+where the distance is between the logarithms of how often demand rose. There are four kinds of likeness: how often it
+rose in the last step, the five before it and the thirty before those; with rises that fade within one, six and
+thirty-six steps; with rises that fade within hours; or within hours and at the same hour of the day. The first knows
+when a sitting began, the second does not jump when a rise leaves a span, the third tells a busy day from a quiet one,
+and is not misled by a few rises where they come at random, the fourth knows when people come to work. None is the best
+one everywhere, so each counts by how well it has foretold this series so far (judge.py). Beside them stands what
+usually comes after such moments (usual.py), which weighs as much as a hundred looks that are alike.
 
 How often it rose counts, not by how much: a sweep of a hundred jobs is one thing that somebody did.
 """
@@ -25,10 +26,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from tradewind.autoscaler.forecast import usual
 from tradewind.autoscaler.forecast.candidates import LEVELS
 from tradewind.autoscaler.forecast.forecaster import FEWEST_ERRORS
-from tradewind.autoscaler.forecast.looks import Column, Looks
+from tradewind.autoscaler.forecast.judge import AMOUNTS, Judge
+from tradewind.autoscaler.forecast.likeness import KINDS, Foretold, foretell
+from tradewind.autoscaler.forecast.looks import Looks
 from tradewind.autoscaler.forecast.outlook import Forecast, Outlook
 from tradewind.autoscaler.forecast.series import SeriesKey, Span, levels_of_spans
 
@@ -36,12 +38,8 @@ LOOKS = 5  # in a step
 WINDOW = 2016  # steps that are learned from: a week of five minutes
 SPANS = (1, 6, 36)  # steps
 SLOW = (12, 72)  # steps
-# How far apart two counts may lie to be alike, as a difference of logarithms: in spans, fading, fading slowly.
-NEAR = ((0.5, 0.7, 1.0), (0.6, 0.7, 0.8), (0.4, 0.4))
-_KINDS = tuple(np.cumsum([len(each) for each in NEAR])[:-1].tolist())  # where the signs of the next kind begin
-_FADING = slice(*_KINDS)  # the signs of rises that fade
-PRIOR = 10.0  # looks: so many unlike ones count as one alike, so that a few likenesses do not decide alone
 HALF_LIFE = 0.5  # of the window
+JUDGED_AT_START = 0.25  # of the window: the newest part of the log, so that a start takes half a second a series
 MODEL = "what came after similar moments"
 MODEL_WHEN_NEW = "what usually comes after such moments, more than by the own past"
 
@@ -49,9 +47,9 @@ MODEL_WHEN_NEW = "what usually comes after such moments, more than by the own pa
 class Growth:
     """One series. A step should be as long as a node takes to boot, or longer."""
 
-    def __init__(self, step_s: float, window: int = WINDOW) -> None:
+    def __init__(self, step_s: float, window: int = WINDOW, judged_from_s: float = -math.inf) -> None:
         self.step_s = step_s
-        self._window = window
+        self._window, self._judged_from_s = window, judged_from_s
         age = np.arange(window * LOOKS - 1, -1, -1, dtype=np.float32) / np.float32(window * LOOKS)
         self._fading = 0.5 ** (age / np.float32(HALF_LIFE))  # of the looks that are learned from, oldest first
         self._start_anew()
@@ -60,7 +58,13 @@ class Growth:
         spans, slow = (tuple(steps * LOOKS for steps in each) for each in (SPANS, SLOW))
         self._looks = Looks(self._window * LOOKS, LOOKS + 1, spans, slow)
         self._number: int | None = None  # of the open look, counted from the epoch
-        self._outlook: Outlook | None = None  # of the growth alone; None: not reckoned since something changed
+        self._forget()
+        self._judge = Judge(len(KINDS), LOOKS + 1, HALF_LIFE * self._window)
+
+    def _forget(self) -> None:
+        """Something has changed: what was reckoned before holds no more."""
+        self._foretold: Foretold | None = None
+        self._outlook: Outlook | None = None  # of the growth alone
 
     def observe(self, at_s: float, level: float) -> None:
         """Demand is `level` from `at_s` on. Call it at every tick."""
@@ -69,20 +73,27 @@ class Growth:
         number = math.ceil(at_s / self.step_s * LOOKS - 1e-6)
         if self._number is None or number - self._number > self._window * LOOKS:
             self._start_anew()
-            self._begin(is_known=True)
+            self._begin(number, is_known=True)
         elif number < self._number:  # a clock that was set back: nothing is learned across it
-            self._begin(is_known=False)
+            self._begin(number, is_known=False)
         else:
-            for later in range(1, number - self._number + 1):
-                self._begin(is_known=later <= LOOKS)
-        self._number = number
+            last = self._number
+            for later in range(last + 1, number + 1):
+                self._begin(later, is_known=later - last <= LOOKS)
         if level != self._looks.level or self._looks.length == 1:
             self._looks.see(level)
-            self._outlook = None
+            self._forget()
 
-    def _begin(self, is_known: bool) -> None:
-        self._looks.begin(is_known)
-        self._outlook = None
+    def _begin(self, number: int, is_known: bool) -> None:
+        """Once a step, the kinds of likeness are judged: by what they made of the look that is over now. Not where the
+        next is not known: there will be no outcome, and after days of sleep the first tick would take seconds."""
+        at_s = number * self.step_s / LOOKS
+        is_judged = is_known and number % LOOKS == 1 and at_s >= self._judged_from_s and self._is_enough
+        self._judge.foretold(self._foretell().at(AMOUNTS) if is_judged else None)
+        self._looks.begin(is_known, at_s)
+        self._judge.saw(self._looks.outcome)
+        self._number = number
+        self._forget()
 
     def forecast(self, now_s: float) -> Forecast:
         """Of the most that is wanted within a step from now."""
@@ -99,16 +110,15 @@ class Growth:
         return Forecast(now_s, 0.0, self._looks.length // LOOKS, (above,))
 
     def _reckon(self) -> Outlook:
-        signs, rises = self._looks.settled()
-        is_enough = self._looks.length > (FEWEST_ERRORS + 1) * LOOKS and len(rises) >= FEWEST_ERRORS
-        chances, by_the_usual = self._chances(signs, rises) if is_enough else ((), 0.0)
-        own = f"{len(rises)} past moments, those before which demand had risen as often count most"
+        rises = self._looks.settled()[1]
+        chances, by_the_usual = self._chances() if self._is_enough else ((), 0.0)
         return Outlook(
             horizon_s=self.step_s,
             values=tuple(_quantile(chances, level) for level in LEVELS),
-            has_interval=is_enough,
+            has_interval=self._is_enough,
             model=MODEL if by_the_usual < 0.5 else MODEL_WHEN_NEW,
-            reason=f"{own}; what is usual elsewhere counts for {by_the_usual:.0%}",
+            reason=f"{len(rises)} past moments, those like this one count most: {self._trust()}; "
+            f"what is usual elsewhere counts for {by_the_usual:.0%}",
             scored=len(rises),
             wape=None,
             persistence_wape=None,
@@ -116,26 +126,26 @@ class Growth:
             chances=chances,
         )
 
-    def _chances(self, signs: Column, rises: Column) -> tuple[tuple[tuple[float, float], ...], float]:
+    @property
+    def _is_enough(self) -> bool:
+        return self._looks.length > (FEWEST_ERRORS + 1) * LOOKS and len(self._looks.settled()[1]) >= FEWEST_ERRORS
+
+    def _chances(self) -> tuple[tuple[tuple[float, float], ...], float]:
         """(growth, chance of more than it), and how much of that is what is usual elsewhere"""
-        apart = signs - self._looks.signs()[:, None]
-        fading = self._fading[-len(rises) :]
-        first, *others = (weights_of(*each, fading) for each in zip(np.split(apart, _KINDS), NEAR, strict=True))
-        weights = sum(others, start=first) / np.float32(len(NEAR))
-        by_the_usual = 1.0 - float(weights.sum())
-        unlike = by_the_usual * usual.chance_of_growth(self._looks.signs()[_FADING])
-        grown = np.flatnonzero(rises)  # after most looks nothing grew: what is left is quick to sort
-        rises, weights, fading = rises[grown], weights[grown], fading[grown]
-        growths = usual.growths_of(rises)
-        chances = usual.more_than(growths, rises, weights) + unlike * usual.chances_of_more(growths, rises, fading)
-        return tuple(zip(growths.tolist(), chances.tolist(), strict=True)), by_the_usual
+        weights, found = self._judge.weights, self._foretell()
+        chances = (weights[:, None] * found.chances).sum(axis=0)
+        return tuple(zip(found.growths.tolist(), chances.tolist(), strict=True)), float((weights * found.usual).sum())
 
+    def _foretell(self) -> Foretold:
+        if self._foretold is None:
+            signs, rises = self._looks.settled()
+            self._foretold = foretell(signs, self._looks.signs(), rises, self._fading[-len(rises) :])
+        return self._foretold
 
-def weights_of(apart: Column, near: Sequence[float], fading: Column) -> Column:
-    """Of each look by its likeness. All together below 1: the rest is left to what is usual."""
-    alike = np.exp(np.float32(-0.5) / np.square(np.array(near, dtype=np.float32)) @ np.square(apart))
-    weights = (alike + np.float32(PRIOR / len(alike))) * fading
-    return np.asarray(weights / (weights.sum() + np.float32(usual.WORTH)))
+    def _trust(self) -> str:
+        """The kinds of likeness by how much they count, for people."""
+        by_weight = sorted(zip(self._judge.weights.tolist(), KINDS, strict=True), reverse=True)
+        return ", ".join(f"by {kind} {weight:.0%}" for weight, kind in by_weight)
 
 
 def _quantile(chances: Sequence[tuple[float, float]], level: float) -> float:
@@ -169,7 +179,8 @@ class GrowthBook:
         for key, mine in spans.items():
             if max(span.end_s for span in mine) <= until_s - self._window * self.step_s:
                 continue  # it would be forgotten at the first look
-            growth = self._growths[key] = Growth(self.step_s, self._window)
+            judged_from_s = until_s - JUDGED_AT_START * self._window * self.step_s
+            growth = self._growths[key] = Growth(self.step_s, self._window, judged_from_s)
             since_s = max(min(span.start_s for span in mine), until_s - self._window * self.step_s)
             moments_s = np.arange(since_s, until_s, self.step_s / LOOKS)
             for at_s, level in zip(moments_s.tolist(), levels_of_spans(mine, moments_s).tolist(), strict=True):

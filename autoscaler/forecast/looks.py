@@ -1,11 +1,13 @@
 """The last looks at one series, equally far apart: what rose before each, and how far it rose after. Bounded memory.
 
-Stands under growth.py. The newest look is open: it is of the present, and changes with every observation until the next
-begins. What came after a look is known once `ahead` further ones are over; a span that nobody looked at is not learned
-from.
+Stands under growth.py. The hour of a look counts as well. The newest look is open: it is of the present, and changes
+with every observation until the next begins. What came after a look is known once `ahead` further ones are over; a span
+that nobody looked at is not learned from.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import numpy.typing as npt
@@ -19,18 +21,22 @@ _SMALLEST = 256
 _NONE = 0.25
 _NONE_FADING = 0.1
 _NONE_SLOW = 0.3
+_DAY_S = 86400.0
 
 
 class Looks:
     """`spans` and `slow` are numbers of looks. Rises are counted three times: within the first span, between the first
-    and the second, and so on; fading, with each span as the time in which a rise counts for 1/e; and fading slowly."""
+    and the second, and so on; fading, with each span as the time in which a rise counts for 1/e; and fading slowly. The
+    last two signs are the place of the hour on a clock's face of 24 hours, an hour apart as hours are."""
 
     def __init__(self, window: int, ahead: int, spans: tuple[int, ...], slow: tuple[int, ...] = ()) -> None:
         self.length = 0
         self._window, self._ahead, self._spans = window, ahead, spans
         self._fading = np.exp(-1.0 / np.array((*spans, *slow))).astype(np.float32)
         self._none = np.array([_NONE_FADING] * len(spans) + [_NONE_SLOW] * len(slow), dtype=np.float32)
-        signs = len(spans) + len(self._fading)
+        counts = len(spans) + len(self._fading)
+        self._counts, self._hour = slice(_SIGNS, _SIGNS + counts), slice(_SIGNS + counts, _SIGNS + counts + 2)
+        signs = counts + 2
         self._faded = slice(_SIGNS + signs, None)  # rows behind the signs: the fading counts themselves
         self._table = np.zeros((_SIGNS + signs + len(self._fading), _SMALLEST), dtype=np.float32)
 
@@ -38,7 +44,13 @@ class Looks:
     def level(self) -> float:
         return float(self._table[_END, self.length - 1])
 
-    def begin(self, is_known: bool) -> None:
+    @property
+    def outcome(self) -> float | None:
+        """Of the look whose outcome became known when the newest began; None: nobody looked."""
+        origin = self.length - 2 - self._ahead
+        return float(self._table[_OUTCOME, origin]) if origin >= 0 and self._table[_OUTCOME, origin] >= 0 else None
+
+    def begin(self, is_known: bool, at_s: float = 0.0) -> None:
         """A further look, at the level of the last one until something is seen."""
         if self.length:
             self._settle()
@@ -48,6 +60,7 @@ class Looks:
         self._table[:, new] = self._table[:, last]
         self._table[_PEAK, new] = self._table[_END, last]
         self._table[_IS_KNOWN, new], self._table[_OUTCOME, new] = is_known, _UNKNOWN
+        self._table[self._hour, new] = _place_of(at_s)
         self.length += 1
         self._sign()
 
@@ -63,7 +76,7 @@ class Looks:
 
     def settled(self) -> tuple[Column, Column]:
         """Of each look whose outcome was seen, oldest first: its signs (sign, look), and how far demand rose after. The
-        signs are of counts in spans, then of fading ones, then of those that fade slowly."""
+        signs are of counts in spans, then of fading ones, then of those that fade slowly, then of the hour."""
         last = max(self.length - 1 - self._ahead, 0)
         rows = slice(max(last - self._window, 0), last)
         signs, outcomes = self._table[_SIGNS : self._faded.start, rows], self._table[_OUTCOME, rows]
@@ -71,7 +84,7 @@ class Looks:
         return (signs, outcomes) if is_seen.all() else (signs[:, is_seen], outcomes[is_seen])
 
     def signs(self) -> Column:
-        """Of the newest look: how often demand had risen, on a logarithmic scale."""
+        """Of the newest look: how often demand had risen, on a logarithmic scale, and the hour."""
         return self._table[_SIGNS : self._faded.start, self.length - 1]
 
     def _sign(self) -> None:
@@ -82,7 +95,7 @@ class Looks:
         faded = self._table[self._faded, now - 1] * self._fading + has_risen if now else np.zeros_like(self._fading)
         self._table[self._faded, now] = faded
         signs = [np.log(np.diff(counts, prepend=0.0) + _NONE), np.log(faded + self._none)]
-        self._table[_SIGNS : self._faded.start, now] = np.concatenate(signs)
+        self._table[self._counts, now] = np.concatenate(signs)
 
     def _settle(self) -> None:
         """The newest look is over, and with it what came after the one `ahead` before."""
@@ -102,3 +115,8 @@ class Looks:
         else:
             more = min(self.length, keep + keep // 4 - self.length)
             self._table = np.concatenate([self._table, np.zeros_like(self._table[:, :more])], axis=1)
+
+
+def _place_of(at_s: float) -> tuple[float, float]:
+    turn, radius = math.tau * (at_s % _DAY_S) / _DAY_S, 24.0 / math.tau
+    return radius * math.cos(turn), radius * math.sin(turn)

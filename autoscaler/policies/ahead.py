@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tradewind.autoscaler.actions import Action, Launch
+from tradewind.autoscaler.actions import SAME_UUSD, Action, Launch, alternative
 from tradewind.autoscaler.demand import Demand, Need
 from tradewind.autoscaler.expected import economics_of, outlooks_of
 from tradewind.autoscaler.forecast import Outlook, Prewarm, SeriesKey, prewarm
@@ -24,7 +24,6 @@ from tradewind.autoscaler.packing_stock import Cap, EffectivePrice, Purse, Stock
 from tradewind.autoscaler.policies.base import Draft
 from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.view import View
-from tradewind.model import Offer
 from tradewind.units import format_duration, format_usd
 
 _SHOWN = 4
@@ -73,8 +72,9 @@ def _buy(key: SeriesKey, outlook: Outlook, view: View, shop: Shop, rooms: Rooms)
         found = prewarm(outlook, present + free, economics, shop.allowed(offer, Asker("", 0)))
         rooms.append(shop.propose([options[0]] * found.nodes))
         others = [shop.stock.offers[index] for index in options[1:]]
+        beaten = tuple(_beside(key.shape, shop, options[0], index) for index in options[1 : 1 + _SHOWN])
         for _ in range(found.nodes):
-            yield _launch(key, outlook, offer, others, found)
+            yield Launch(offer, _reason(key, outlook, found), beaten, tuple(others))
     # What this series is expected to grow by is no room for the next one.
     taken = first_fit(rooms.copies(key.shape), max(math.ceil(outlook.p50 - present), 0))
     rooms.put(np.flatnonzero(taken), key.shape, taken[taken > 0])
@@ -89,14 +89,19 @@ def _options(shape: Shape, shop: Shop) -> list[int]:
     return sorted(fitting, key=lambda index: (shop.stock.prices[index] / copies[index], index))
 
 
-def _launch(key: SeriesKey, outlook: Outlook, offer: Offer, others: Sequence[Offer], found: Prewarm) -> Launch:
+def _reason(key: SeriesKey, outlook: Outlook, found: Prewarm) -> str:
     ahead = format_duration(outlook.horizon_s)
     demand = f"in {ahead} {outlook.p50:g} (90 %: {outlook.p90:g}) are expected, by {outlook.model}"
     waiting, idling = (round(cost / found.nodes) for cost in (found.waiting_uusd, found.idling_uusd))
     costs = f"waiting for it would cost {format_usd(waiting)}, idling {format_usd(idling)}"
-    reason = f"bought ahead for {key.shape} ({key.tenant}): {demand}; {costs}"
-    beaten = tuple(f"{each.market} at {format_usd(each.price_uusd_per_h or 0)}/h" for each in others[:_SHOWN])
-    return Launch(offer, reason, beaten, tuple(others))
+    return f"bought ahead for {key.shape} ({key.tenant}): {demand}; {costs}"
+
+
+def _beside(shape: Shape, shop: Shop, best: int, other: int) -> str:
+    """Of two that cost the same for each request, neither is beaten."""
+    prices, copies, offer = shop.stock.prices, shop.stock.copies(shape), shop.stock.offers[other]
+    words = f"{offer.market} at {format_usd(offer.price_uusd_per_h or 0)}/h"
+    return alternative(words, abs(prices[best] / copies[best] - prices[other] / copies[other]) < SAME_UUSD)
 
 
 decide = Ahead()

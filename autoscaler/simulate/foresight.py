@@ -1,10 +1,12 @@
-"""Who tells the policies what will be asked for: nobody, our forecasts, a constant head-room, or the trace itself.
+"""Who tells the policies what will be asked for: nobody, our forecasts, a head-room (constant, or after each rise), or
+the trace itself.
 
-All four speak as forecasts, so that the same policies act on them, and only the knowledge differs.
+All speak as forecasts, so that the same policies act on them, and only the knowledge differs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -59,6 +61,28 @@ class HeadRoom:
 
     def forecasts(self, now_s: float, wanted: Wanted) -> dict[SeriesKey, Forecast]:
         return {key: _certain(now_s, amount + self._extra, "a constant head-room") for key, amount in wanted.items()}
+
+
+class AfterRises:
+    """So much more than is wanted, for a while after demand has risen by at least `rise` from one tick to the next."""
+
+    step_s: float | None = 300.0  # when the while is over, somebody must be told
+
+    def __init__(self, extra: float, while_s: float, rise: float) -> None:
+        self._extra, self._while_s, self._rise = extra, while_s, rise
+        self._last: Wanted = {}
+        self._rose_at_s: dict[SeriesKey, float] = {}
+
+    def forecasts(self, now_s: float, wanted: Wanted) -> dict[SeriesKey, Forecast]:
+        for key, amount in wanted.items():
+            if amount - self._last.get(key, 0.0) >= self._rise:
+                self._rose_at_s[key] = now_s
+        self._last = dict(wanted)
+        return {key: _certain(now_s, amount + self._more(key, now_s), "a rise") for key, amount in wanted.items()}
+
+    def _more(self, key: SeriesKey, now_s: float) -> float:
+        has_risen = now_s - self._rose_at_s.get(key, -math.inf) <= self._while_s
+        return self._extra if has_risen else 0.0
 
 
 class Clairvoyant:

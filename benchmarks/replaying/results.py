@@ -18,6 +18,7 @@ class Result:
     name: str
     reactive: Outcome
     curve: tuple[Outcome, ...]  # constant head-rooms
+    rules: tuple[Outcome, ...]  # head-rooms after rises, one for each rule
     ours: Outcome  # at the default price of waiting
     others: tuple[Outcome, ...]  # ours at other prices
     clairvoyant: Outcome
@@ -48,6 +49,11 @@ class Result:
     @property
     def head_room_in_budget_s(self) -> float:
         return wait_at(EXTRA * self.reactive.uusd, (self.reactive, *self.curve))
+
+    @property
+    def rules_in_budget_s(self) -> float:
+        """Of who may choose among all rules, and mix any two, when he has seen what each did with this trace."""
+        return wait_at(EXTRA * self.reactive.uusd, (self.reactive, *self.curve, *self.rules))
 
 
 @dataclass(frozen=True, slots=True)

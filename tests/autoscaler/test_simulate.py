@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tradewind.autoscaler.expected import history_needed_s
 from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.simulate import (
+    AfterRises,
     Clairvoyant,
     HeadRoom,
     Learned,
@@ -64,6 +65,15 @@ def test_head_room_serves_what_fits_into_it() -> None:
     found = replay(jobs, ONE, HeadRoom(1))
     assert found.waits_s[1] == 0.0
     assert found.waits_s[2] > 0.0
+
+
+def test_a_head_room_after_rises_is_there_for_a_while() -> None:
+    """The second comes within the hour after the first and is served at once; the third comes when it is over."""
+    jobs = [TraceJob(0.0, 100.0), TraceJob(1800.0, 100.0), TraceJob(9000.0, 100.0)]
+    found = replay(jobs, ONE, AfterRises(1, 3600.0, rise=1))
+    assert found.waits_s == (300.0, 0.0, 300.0)
+    assert found.node_h < replay(jobs, ONE, HeadRoom(1)).node_h
+    assert replay(jobs, ONE, AfterRises(1, 3600.0, rise=2)).waits_s[1] > 0.0  # nothing rises by two
 
 
 def test_the_clairvoyant_waits_for_nothing_but_the_first_tick() -> None:

@@ -33,7 +33,8 @@ def outcome(wait_s: float, usd: float) -> Outcome:
 
 def result(benchmark: Any, ours: Outcome, *others: Outcome) -> Any:
     curve = (outcome(200, 110), outcome(100, 130))
-    return benchmark.Result("x", outcome(300, 100), curve, ours, others, outcome(0, 99))
+    rules = (outcome(180, 104), outcome(120, 106))
+    return benchmark.Result("x", outcome(300, 100), curve, rules, ours, others, outcome(0, 99))
 
 
 def bars_of(benchmark: Any, *results: Any) -> list[Any]:
@@ -72,6 +73,13 @@ def test_the_budget_lies_on_our_curve(benchmark: Any) -> None:
     assert result(benchmark, outcome(250, 101)).wait_in_budget_s == 250  # nothing of ours costs more
 
 
+def test_rules_are_chosen_and_mixed_in_hindsight(benchmark: Any) -> None:
+    found = result(benchmark, outcome(250, 104))
+    assert found.rules_in_budget_s == pytest.approx(150)  # half way between the two
+    assert bars_of(benchmark, found)[1].peers["after rises, in hindsight"] == pytest.approx(0.5)
+    assert "after rises, in hindsight" not in bars_of(benchmark, replace(found, rules=()))[1].peers  # nobody asked
+
+
 def test_nothing_is_asked_that_the_clairvoyant_cannot_do_either(benchmark: Any) -> None:
     found = replace(result(benchmark, outcome(299, 104)), clairvoyant=outcome(0, 106))
     assert not found.is_in_reach
@@ -95,7 +103,7 @@ def test_a_list_of_jobs_is_read_by_group(benchmark: Any, tmp_path: Path) -> None
 
 
 def test_it_runs_without_a_file(benchmark: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    status = benchmark.main(["--days", "0.1", "--head-room", "1", "--factors", "--json"])
+    status = benchmark.main(["--days", "0.1", "--head-room", "1", "--factors", "--hindsight", "--json"])
     bars = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(bars) in (1, 2)  # the second where the clairvoyant can do it
     assert status == (0 if all(bar["holds"] for bar in bars) else 1)
