@@ -1,4 +1,7 @@
-"""What a plan consists of: frozen actions, each with its reason and what it beat. Pure values."""
+"""What a plan consists of: frozen actions, each with its reason and what it beat. Pure values.
+
+An alternative that costs the same was not beaten: its words end with `AS_CHEAP`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,13 @@ from dataclasses import dataclass, field
 from tradewind.autoscaler.ray_snapshot import DrainReason
 from tradewind.autoscaler.shape import Shape
 from tradewind.model import Offer, Role, Target
+
+AS_CHEAP = ", as cheap"
+SAME_UUSD = 0.5  # amounts that differ by less are one
+
+
+def alternative(words: str, is_tied: bool) -> str:
+    return f"{words}{AS_CHEAP}" if is_tied else words
 
 
 @dataclass(frozen=True, slots=True)

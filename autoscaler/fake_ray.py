@@ -13,6 +13,7 @@ from tradewind.autoscaler.clock import Clock
 from tradewind.autoscaler.packing import together
 from tradewind.autoscaler.providers.base import CloudNode
 from tradewind.autoscaler.ray_snapshot import (
+    ACCELERATORS,
     DrainReason,
     Gang,
     RayJob,
@@ -62,6 +63,7 @@ class FakeRay:
         self.clock, self.clouds = clock, clouds
         self.is_down = False
         self.host_gap_s = 0.0  # between two hosts of a slice that join
+        self.broken_zones: frozenset[str] = frozenset()  # whose nodes find no accelerator, and tell Ray of none
         self.jobs: list[RayJob] = []
         self.constraints: tuple[tuple[Shape, int], ...] = ()
         self.guests: dict[str, frozenset[str]] = {}  # by ray node id: see RaySnapshot
@@ -202,6 +204,8 @@ class FakeRay:
         for tpu in tpu_hosts(node.offer, node.launch_id)[number : number + 1]:
             labels |= tpu.labels
             total |= tpu.resources
+        if node.offer.market.zone in self.broken_zones:
+            total = {name: amount for name, amount in total.items() if name not in ACCELERATORS}
         self._raylets[name] = _Raylet(node, _hex_id(name), total, labels, self.clock.now_s())
 
     def _restart_lost_work(self) -> None:

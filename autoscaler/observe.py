@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -19,7 +19,7 @@ from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, RayStatus, a
 from tradewind.autoscaler.settle import Listing, slices_of
 from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.steer import Steer
-from tradewind.autoscaler.view import LoopSettings, NodeView, SeenResources, View, seen_keys
+from tradewind.autoscaler.view import LoopSettings, NodeView, SeenKey, SeenResources, View, seen_keys
 from tradewind.autoscaler.withhold import Room, withhold
 from tradewind.model import Offer, Resources, Role, Target, Wish
 
@@ -102,7 +102,7 @@ def _startable(view: View, fleet: FleetState) -> View:
     bounds = bounds_of(view.settings.limits, {NOBODY, *tenants.values()})
     there = {node.requested.offer.market: node.requested.offer for node in view.nodes}
     offers = list(({offer.market: offer for offer in view.offers} | there).values())
-    allowed = Allowed(bounds, offers, view.resources_of, partial(_copies_beside, view))
+    allowed = Allowed(bounds, offers, view.resources_of, partial(copies_beside, view))
     demand, withheld = without_those_that_never_start(
         view.demand, waiting, lambda wish: allowed.short_of(wish, tenants.get(wish.job_id, NOBODY))
     )
@@ -130,7 +130,7 @@ def _within_limits(view: View, fleet: FleetState) -> View:
     return replace(view, demand=demand, withheld=(*view.withheld, *withheld))
 
 
-def _copies_beside(view: View, shape: Shape) -> int:
+def copies_beside(view: View, shape: Shape) -> int:
     """Of a shape, on nodes of the cluster that we did not buy."""
     slots = slots_of(view, frozenset(node.launch_id for node in view.nodes))
     return sum(shape.copies_in(slot.total) for slot in slots if shape.allows(slot.labels))
@@ -169,18 +169,32 @@ def _misplaced(seen: Observation, nodes: Sequence[NodeView]) -> dict[str, frozen
 
 def learn_resources(
     known: SeenResources, nodes: Sequence[RayNode], records: Mapping[str, NodeRecord]
-) -> dict[tuple[str, ...], Resources]:
-    """What nodes really bring to Ray: the least that was seen, by the place and type that were bought, and by the type
-    in all places. Places are kept apart, since a type may differ between them: what one brings must not be believed of
-    another where it is known better."""
-    learnt = {key: dict(amounts) for key, amounts in known.items()}
+) -> dict[SeenKey, Resources]:
+    """What nodes really bring to Ray: by the place and type that were bought, the least that was seen there; and what
+    that says of other places. A type may differ between places: what one brings must not be believed of another where
+    that is known better."""
+    learnt = {key: dict(amounts) for key, amounts in known.items() if key[1]}
     for offer, total in _brought(nodes, records):
-        for key in seen_keys(offer):
-            mine = learnt.setdefault(key, {})
-            for name, amount in zip(_MEASURED, total, strict=True):
-                if amount is not None:
-                    mine[name] = min(mine.get(name, amount), amount)
-    return {key: amounts for key, amounts in learnt.items() if amounts}
+        mine = learnt.setdefault(seen_keys(offer)[0], {})
+        for name, amount in zip(_MEASURED, total, strict=True):
+            if amount is not None:
+                mine[name] = min(mine.get(name, amount), amount)
+    return {key: amounts for key, amounts in (*learnt.items(), *_elsewhere(learnt).items()) if amounts}
+
+
+def _elsewhere(learnt: Mapping[SeenKey, Resources]) -> dict[SeenKey, Resources]:
+    """What a type brings where none was seen yet: the most of all places. Too little in one place may be that place's;
+    only when a second one agrees is the list not believed any more, so that not every place is bought from in vain.
+    Memory is a guess until some was seen."""
+    places: dict[SeenKey, list[Resources]] = {}
+    for (cloud, _, kind, *size), amounts in learnt.items():
+        places.setdefault((cloud, "", kind, size[0], size[1], size[2]), []).append(amounts)
+    return {key: _most(found, _MEASURED if len(found) > 1 else ("memory",)) for key, found in places.items()}
+
+
+def _most(places: Sequence[Resources], names: Iterable[str]) -> dict[str, float]:
+    seen = {name: [amounts[name] for amounts in places if name in amounts] for name in names}
+    return {name: max(amounts) for name, amounts in seen.items() if amounts}
 
 
 def _brought(

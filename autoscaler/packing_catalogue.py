@@ -19,7 +19,7 @@ from tradewind.autoscaler.knowledge import Circles, circles
 from tradewind.autoscaler.packing_rooms import Floats, Ints, Rooms, Slot
 from tradewind.autoscaler.packing_slots import hosts_of
 from tradewind.autoscaler.shape import Shape
-from tradewind.autoscaler.view import View, seen_keys
+from tradewind.autoscaler.view import SeenKey, View, seen_keys
 from tradewind.model import Capacity, Offer, Resources
 
 _MOST_OFFERS = 20_000  # of all price lists that are kept, with some that are out of date: 2.6 KB each
@@ -63,7 +63,7 @@ class Catalogue:
     listed: Floats  # prices; not a number where there is none
     singles: list[int]  # those of one host
     circles: list[Circles]  # of markets
-    _seen_keys: list[tuple[tuple[str, ...], tuple[str, ...]]]
+    _seen_keys: list[tuple[SeenKey, SeenKey]]
     _usual: Floats  # prices of single hosts by which needs are ordered
     _singles: Rooms  # as they are listed
     _slots: dict[int, tuple[float, Resources | None, Slot]] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from tradewind.autoscaler.actions import Launch
+from tradewind.autoscaler.actions import SAME_UUSD, Launch, alternative
 from tradewind.autoscaler.demand import Demand
 from tradewind.autoscaler.packing_basket import Basket
 from tradewind.autoscaler.packing_groups import Closeness
@@ -23,7 +23,7 @@ from tradewind.units import format_usd
 _SHOWN = 4  # alternatives on record; fallbacks are all of them
 _RULED_OUT = 6
 _NAMED = 8  # of those that share a node
-_Others = tuple[tuple[str, ...], tuple[Offer, ...]]  # what a purchase beat: in words, as offers
+_Others = tuple[tuple[str, ...], tuple[Offer, ...], bool]  # beside a purchase: in words, as offers; any as cheap?
 
 
 def launches_of(basket: Basket, view: View) -> list[Launch]:
@@ -46,8 +46,9 @@ def launches_of(basket: Basket, view: View) -> list[Launch]:
 
 def _launch(slot: Slot, use: Use, row: int, options: Options, words: _Words, ruled_out: _RuledOut, gang: str) -> Launch:
     assert slot.offer is not None
-    reason = f"{words.of_choice(slot, row, options)} for {words.of_use(use)}: {words.of_price(slot)}"
-    beaten, fallbacks = words.of_others(slot, row, options)
+    beaten, fallbacks, is_tied = words.of_others(slot, row, options)
+    chosen = ("one of the " if is_tied else "") + words.of_choice(slot, row, options)
+    reason = f"{chosen} for {words.of_use(use)}: {words.of_price(slot)}"
     others = ruled_out.beside(slot.offer, use)
     return Launch(slot.offer, reason, beaten, fallbacks, words.of_jobs(use), others, gang=gang)
 
@@ -117,9 +118,11 @@ class _Words:
     def _singles(self, row: int, own: int, options: Options) -> _Others:
         ranked = options.best_of(row, own)
         first = ranked[:_SHOWN]
-        served = zip(first.tolist(), options.served[row, first].tolist(), strict=True)
-        shown = [f"{self._offer(index)} for {number}" for index, number in served]
-        return tuple(shown), tuple(self.basket.stock.as_array[ranked].tolist())
+        served, prices = options.served[row], self.basket.stock.prices
+        ties = (served[first] >= served[own]) & (abs(prices[first] - prices[own]) < SAME_UUSD)
+        rows = zip(first.tolist(), served[first].tolist(), ties.tolist(), strict=True)
+        shown = [alternative(f"{self._offer(index)} for {number}", is_tied) for index, number, is_tied in rows]
+        return tuple(shown), tuple(self.basket.stock.as_array[ranked].tolist()), bool(ties.any())
 
     def _offer(self, index: int) -> str:
         if index not in self._offers:
@@ -129,7 +132,10 @@ class _Words:
 
 def _other_slices(slot: Slot, stock: Stock) -> _Others:
     alike = [offer for offer, _ in stock.slices if offer is not slot.offer and _same_hosts(offer, slot)]
-    return tuple(_priced(offer) for offer in alike[:_SHOWN]), tuple(alike)
+    own, first = stock.price_of(slot), alike[:_SHOWN]
+    ties = [abs(stock.price_of_offer(offer) - own) < SAME_UUSD for offer in first]
+    shown = (alternative(_priced(offer), is_tied) for offer, is_tied in zip(first, ties, strict=True))
+    return tuple(shown), tuple(alike), any(ties)
 
 
 def _same_hosts(offer: Offer, slot: Slot) -> bool:

@@ -199,6 +199,10 @@ class Stock:
         """Effective, of a slot that was bought here."""
         return self._price_by_id[id(slot.offer)]
 
+    def price_of_offer(self, offer: Offer) -> float:
+        """Effective, of one that stands here."""
+        return self._price_by_id[id(offer)]
+
     def index_of(self, slot: Slot) -> int | None:
         """Its place in the stock; None for a slice."""
         return self._index_by_id.get(id(slot.offer))

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tradewind.autoscaler.actions import alternative
 from tradewind.autoscaler.contract.decide import decide
 from tradewind.autoscaler.contract.live import Case, case_of
 from tradewind.autoscaler.contract.progress import MARGIN
@@ -26,20 +27,24 @@ from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.steer import Kept, Steer
 from tradewind.autoscaler.view import NodeView, View
 from tradewind.model import (
+    LABEL_ACCELERATOR,
     LABEL_CLOUD,
     LABEL_INSTANCE_TYPE,
     LABEL_MARKET_TYPE,
     LABEL_ZONE,
     Capacity,
+    Offer,
     Target,
     Wish,
 )
 from tradewind.units import format_duration, format_usd
 
 _PLACE = (LABEL_MARKET_TYPE, LABEL_CLOUD, LABEL_ZONE, LABEL_INSTANCE_TYPE)
+_KIND = (*_PLACE, LABEL_ACCELERATOR)  # where a place is left open, speeds are still those of one kind of accelerator
 WAITING = "waits for spot, as its contract says; `tradewind why job` tells more"
 _FREE = "as without a contract"
 _SAFE = "on demand, as fast as it can"
+_SHOWN = 3  # alternatives on record
 _GAIN = 0.1  # of the cost to the end: what a move must bring
 _SPARE = 3.0  # restarts for which there must be slack before on-demand is left; two are what the policy asks for
 
@@ -281,20 +286,27 @@ def _steer(case: Case, contract: ContractView, decision: ContractDecision, view:
     choice, wish = decision.choice, case.wish
     replicas = max(choice.replicas, wish.min_replicas, 1)
     stays = contract.running is not None and contract.running.key == choice.key
+    idle = _idle_as_cheap(case, choice, view) if stays or contract.running is None else []
     warning = _warning(contract, decision)
     return Steer(
         case.job.job_id,
         _what(choice) + (f", {warning}" if warning else ""),
-        f"{decision.reason}; {case.basis}",
-        tuple(f"{_what(other)} at {format_usd(round(other.cost_uusd))} expected" for other in decision.beaten),
+        f"{decision.reason}; {case.basis}{_used_first(idle)}",
+        tuple(_beside(other, choice) for other in decision.beaten[:_SHOWN]),
         waits=choice.capacity is None,
         workers=replicas * wish.replica_workers,
-        labels=_labels(choice, stays, view),
+        labels=_labels(choice, stays, idle, view),
         misplaced=frozenset(_misplaced(case, choice, stays, view)),
         is_net=choice.capacity is Capacity.ON_DEMAND and decision.slack_s >= contract.restart_s,
         is_urgent=decision.slack_s < _SPARE * contract.restart_s,
         warning=warning,
     )
+
+
+def _beside(other: Choice, choice: Choice) -> str:
+    """Expectations that are alike as they are written are alike: nobody knows them better."""
+    cost, chosen = (format_usd(round(each.cost_uusd)) for each in (other, choice))
+    return alternative(f"{_what(other)} at {cost} expected", cost == chosen)
 
 
 def _warning(contract: ContractView, decision: ContractDecision) -> str:
@@ -313,14 +325,33 @@ def _what(choice: Choice) -> str:
     return f"{choice.key} x {choice.replicas}"
 
 
-def _labels(choice: Choice, stays: bool, view: View) -> dict[str, str]:
-    """Of on-demand, any will do. A spot market that the job is in and that sells no more is completed from others."""
+def _idle_as_cheap(case: Case, choice: Choice, view: View) -> list[Offer]:
+    """Offers of other spot markets with nodes of ours that nobody uses, where a replica costs no more than where the
+    job is to run. Not for who moves: the nodes that he is to leave would have such labels, too."""
+    prices = {market.key: market.price_uusd_per_h for market in case.contract.spot} if case.contract else {}
+    most = prices.get(choice.key, 0) if choice.capacity is Capacity.SPOT else 0
+    keys = {key for key, uusd_per_h in case.idle.items() if uusd_per_h <= most and key != choice.key}
+    return [offer for offer in view.offers if offer.market.key in keys]
+
+
+def _used_first(idle: Sequence[Offer]) -> str:
+    if not idle:
+        return ""
+    return f"; idle nodes of {', '.join(offer.market.key for offer in idle)} cost no more, and are used first"
+
+
+def _labels(choice: Choice, stays: bool, idle: Sequence[Offer], view: View) -> dict[str, str]:
+    """Of on-demand, any will do. A spot market that the job is in and that sells no more is completed from others. What
+    is there, idle and as cheap is used before anything is bought: asked for is what it has in common with the choice,
+    and packing takes what is there first."""
     if choice.capacity is None:
         return {}
     offer = next((offer for offer in view.offers if offer.market.key == choice.key), None)
     if choice.capacity is Capacity.ON_DEMAND or offer is None or (stays and why_closed(offer, view)):
         return {LABEL_MARKET_TYPE: str(choice.capacity)}
-    return {name: value for name, value in offer.labels.items() if name in _PLACE}
+    others = [each.labels for each in idle]
+    place = ((name, value) for name, value in offer.labels.items() if name in (_KIND if idle else _PLACE))
+    return {name: value for name, value in place if all(other.get(name) == value for other in others)}
 
 
 def _misplaced(case: Case, choice: Choice, stays: bool, view: View) -> Iterable[str]:

@@ -11,6 +11,8 @@ from tradewind.autoscaler.shape import Shape, add_up
 from tradewind.autoscaler.slices import LABEL_TPU_WORKER
 from tradewind.model import RAY_NAMESPACE, Labels, Resources, driver_job_id, job_of_submission
 
+ACCELERATORS = ("GPU", "TPU")  # as Ray calls them
+
 
 class RayStatus(StrEnum):
     """From busy to dead."""
@@ -48,6 +50,10 @@ class RayNode:
     @property
     def is_alive(self) -> bool:
         return self.status is not RayStatus.DEAD
+
+    def lacks(self, offered: Resources) -> str:
+        """The accelerator that it was bought for and did not bring: Ray does not name what no driver has found."""
+        return next((name for name in ACCELERATORS if offered.get(name) and not self.total.get(name)), "")
 
 
 @dataclass(frozen=True, slots=True)

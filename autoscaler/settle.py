@@ -126,11 +126,16 @@ def _settle_listed(node: NodeRecord, cloud: CloudNode, question: Question) -> Se
     if _was_warned(node, ray, question):
         deadline_s = question.now_s + NOTICE_S.get(node.offer.market.cloud, 30.0)
         events.append(NoticeReceived(at_s=question.now_s, launch_id=node.launch_id, deadline_s=deadline_s))
-    joins = node.role is Role.WORKER  # a head is ready when its agent has spoken
-    if joins and state is NodeState.BOOTING and ray is not None and ray.is_alive:
+    if state is NodeState.BOOTING and ray is not None and _has_joined(node, ray):
         events.append(NodeJoined(at_s=question.now_s, launch_id=node.launch_id, ray_node_id=ray.ray_node_id))
     again = (node.launch_id,) if state is NodeState.TERMINATING and cloud.state in _LIVING else ()
     return Settlement(tuple(events), terminate=again)
+
+
+def _has_joined(node: NodeRecord, ray: RayNode) -> bool:
+    """A head is ready when its agent has spoken. A node without the accelerator that it was bought for never is: it is
+    given up, and speaks against its market, as one that did not boot (policies/lost.py)."""
+    return node.role is Role.WORKER and ray.is_alive and not ray.lacks(node.offer.resources)
 
 
 def _was_warned(node: NodeRecord, ray: RayNode | None, question: Question) -> bool:

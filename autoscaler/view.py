@@ -20,13 +20,16 @@ from tradewind.autoscaler.steer import Kept, Steer
 from tradewind.model import Offer, Resources, Wish
 from tradewind.states import NodeState
 
-SeenResources = Mapping[tuple[str, ...], Resources]  # by `seen_keys`: what such nodes brought to Ray
+SeenKey = tuple[str, str, str, float, float, float]  # cloud, zone (empty: any), type, and the size as it is listed
+SeenResources = Mapping[SeenKey, Resources]  # by `seen_keys`: what such nodes brought to Ray
 
 
-def seen_keys(offer: Offer) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Under which keys it is known what such a node brings: the best first."""
+def seen_keys(offer: Offer) -> tuple[SeenKey, SeenKey]:
+    """Under which keys it is known what such a node brings, the best first: in this place, and in any. How it is paid
+    says nothing of a machine; a type that is listed with another size elsewhere is another machine."""
     market = offer.market
-    return (market.cloud, market.zone, market.instance_type), (market.cloud, market.instance_type)
+    size = offer.vcpus, offer.memory_gib, offer.accelerator_count
+    return (market.cloud, market.zone, market.instance_type, *size), (market.cloud, "", market.instance_type, *size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,9 +175,11 @@ class Size:
 
     def _candidates(self) -> list[SpotMarket]:
         """Open markets that are worth a table: the best ones. Who is on spot looks at cheaper ones alone: he can still
-        move at the same cost when he has lost his machine."""
+        move at the same cost when he has lost his machine. That is so for other sizes, too: after a loss some machines
+        are left, and elsewhere all of them would be bought anew."""
         found = [each for each in self.view.spot if each.is_open]
-        here = [each for each in found if self.here and each.key == self.here.key]
+        key = self.view.running.key if self.view.running else ""
+        here = [each for each in found if each.key == key]
         cheaper = [each for each in found if not here or each.price_uusd_per_h < here[0].price_uusd_per_h]
         return here + sorted(cheaper, key=self._price)[:_LOOKED_AT]
 

@@ -48,7 +48,7 @@ def decide(view: ContractView) -> ContractDecision:
     best = next((each for each in course.choices if not _leaves_spot_in_vain(course.view, each)), course.choices[0])
     others = [choice for choice in course.choices if choice is not best]
     reason = _reason(course.view, best, course.view.slack_s(view.fastest)) + _why_not_sure(view, course)
-    return ContractDecision(best, reason, course.view.slack_s(view.fastest), tuple(others[:3]), course.aim)
+    return ContractDecision(best, reason, course.view.slack_s(view.fastest), tuple(others), course.aim)
 
 
 def _leaves_spot_in_vain(view: ContractView, choice: Choice) -> bool:

@@ -6,11 +6,11 @@ open unless it refused a moment ago (market.py), or the job is there; so one who
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from tradewind.autoscaler.contract.odds import Watch
+from tradewind.autoscaler.contract.pricing import Priced, priced
 from tradewind.autoscaler.contract.progress import (
     boot_s,
     has_begun,
@@ -23,11 +23,12 @@ from tradewind.autoscaler.contract.progress import (
 from tradewind.autoscaler.contract.view import ContractView, Running, SpotMarket
 from tradewind.autoscaler.contract.watching import watch_of
 from tradewind.autoscaler.fleet import FleetState, JobRecord
-from tradewind.autoscaler.packing_reasons import copies_on
 from tradewind.autoscaler.packing_stock import why_closed
+from tradewind.autoscaler.ray_snapshot import RayStatus
 from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.view import NodeView, View
-from tradewind.model import Capacity, Offer, Wish
+from tradewind.model import Wish
+from tradewind.states import NodeState
 
 _MARKETS = 3  # spot offers that are looked at in any case
 _OPEN = 2  # ... and those that are open
@@ -41,23 +42,12 @@ class Case:
     wish: Wish
     here: tuple[NodeView, ...] = ()  # nodes that it is on, or that come for it; without those that leave
     contract: ContractView | None = None
+    idle: Mapping[str, int] = field(default_factory=dict)  # spot markets with a node that is free: a replica's price
     unknown: str = ""
     basis: str = ""  # where the work comes from, in words
     is_stated: bool = False  # nothing but what the person said
     will_tell: bool = False  # ... until its first steps are taken
     has_begun: bool = False  # it has had machines, or still has
-
-
-@dataclass(frozen=True, slots=True)
-class Priced:
-    """An offer that fits one worker, and what one replica of the job costs on it."""
-
-    offer: Offer
-    uusd_per_h: int
-
-    @property
-    def key(self) -> str:
-        return self.offer.market.key
 
 
 def case_of(
@@ -70,13 +60,13 @@ def case_of(
     if work is None:
         return Case(job, wish, here, unknown=_why_unknown(job))
     replicas = max(1, _replicas(job, wish, here), wish.min_replicas)  # fewer, while a node goes, are no size to run at
-    priced = _fitting(wish, replicas, pace.accelerator if pace else "", view)
-    dear = _on_demand(priced, here)
+    fitting = priced(wish, replicas, view, pace.accelerator if pace else "")
+    dear = _on_demand(fitting, here)
     if dear is None:
         return Case(job, wish, here, unknown="no on-demand offer fits it, so that nothing could be promised")
     boots_s = boot_s(view.knowledge, dear.offer.market, view.settings.usual_boot_s)
     restart_s = boots_s + start_s(pace) + unsaved_s(job, pace, work, replicas)
-    spot = _spot(priced, here, view)
+    spot = _spot(fitting, here, view)
     watch = watch_of((each.key for each in spot), fleet.spells, fleet.prices, view.now_s)
     found = ContractView(
         now_s=view.now_s,
@@ -94,7 +84,8 @@ def case_of(
         speeds=work.speeds,
     )
     tells = work.is_stated and will_tell(pace, wish)
-    return Case(job, wish, here, found, "", work.basis, work.is_stated, tells, has_begun(pace))
+    idle = _idle(fitting, wish, view)
+    return Case(job, wish, here, found, idle, "", work.basis, work.is_stated, tells, has_begun(pace))
 
 
 def _why_unknown(job: JobRecord) -> str:
@@ -142,30 +133,33 @@ def _running(
 # --- what could be had ----------------------------------------------------------------------------------------------
 
 
-def _fitting(wish: Wish, replicas: int, accelerator: str, view: View) -> list[Priced]:
-    """The cheapest first. Speeds were measured on one kind of accelerator, and say nothing of another."""
-    shape, workers = Shape.of(wish.resources, wish.labels), replicas * wish.replica_workers
-    found = []
-    for offer in view.offers:
-        copies = copies_on(offer, shape, view)
-        if copies and offer.price_uusd_per_h and (not accelerator or offer.accelerator == accelerator):
-            nodes = math.ceil(workers / copies)
-            found.append(Priced(offer, math.ceil(offer.price_uusd_per_h * nodes / replicas)))
-    return sorted(found, key=lambda each: (each.uusd_per_h, each.key))
-
-
-def _on_demand(priced: list[Priced], here: tuple[NodeView, ...]) -> Priced | None:
+def _on_demand(fitting: list[Priced], here: tuple[NodeView, ...]) -> Priced | None:
     """The one that the job is on, else the cheapest."""
-    dear = [each for each in priced if each.offer.market.capacity is Capacity.ON_DEMAND]
+    dear = [each for each in fitting if each.is_on_demand]
     keys = {node.requested.offer.market.key for node in here}
     return next((each for each in dear if each.key in keys), dear[0] if dear else None)
 
 
-def _spot(priced: list[Priced], here: tuple[NodeView, ...], view: View) -> list[Priced]:
-    cheap = [each for each in priced if each.offer.market.capacity is Capacity.SPOT]
+def _spot(fitting: list[Priced], here: tuple[NodeView, ...], view: View) -> list[Priced]:
+    cheap = [each for each in fitting if not each.is_on_demand]
     keys = {node.requested.offer.market.key for node in here}
     open_ = [each.key for each in cheap if not why_closed(each.offer, view)][:_OPEN]
     return [each for index, each in enumerate(cheap) if index < _MARKETS or each.key in keys or each.key in open_]
+
+
+def _idle(fitting: Iterable[Priced], wish: Wish, view: View) -> dict[str, int]:
+    """By spot market, what a replica costs there: those in which a node of ours is there, nobody uses it, and a worker
+    fits on it. It is paid for, and need not boot."""
+    shape = Shape.of(wish.resources, wish.labels)
+    free = [node for node in view.stirring if _is_free(node) and node.ray and shape.allows(node.ray.labels)]
+    keys = {node.requested.offer.market.key for node in free if node.ray and shape.copies_in(node.ray.available)}
+    cheap = (each for each in fitting if not each.is_on_demand)
+    return {each.key: each.uusd_per_h for each in cheap if each.key in keys}
+
+
+def _is_free(node: NodeView) -> bool:
+    ready = node.requested.state is NodeState.READY and not node.is_leaving
+    return ready and node.ray is not None and node.ray.status is RayStatus.IDLE
 
 
 def _market(each: Priced, here: tuple[NodeView, ...], watch: Watch, view: View) -> SpotMarket:

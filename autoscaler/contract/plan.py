@@ -49,6 +49,7 @@ class Answer:
     spot: tuple[Price, ...] = ()  # the markets that were looked at, the cheapest first
     asked_s: float | None = None  # the deadline that was asked for, from now on
     budget_uusd: int | None = None  # that was asked for; the curve is without it
+    basis: str = ""  # whose offers were priced, in words; set by who knows
 
 
 def plan(view: ContractView, plays: int = 400, seed: int = 0) -> Answer:

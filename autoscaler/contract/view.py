@@ -103,7 +103,7 @@ class ContractDecision:
     choice: Choice
     reason: str
     slack_s: float  # at the fastest size; infinite where there is no deadline, or where it has given way
-    beaten: tuple[Choice, ...] = ()
+    beaten: tuple[Choice, ...] = ()  # all others that were looked at, the cheapest first: who decides more needs them
     aim: Aim = Aim.SURE
 
     @property

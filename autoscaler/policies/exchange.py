@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tradewind.autoscaler.actions import Action, Drain, Launch
-from tradewind.autoscaler.deals import Deal, Desk
+from tradewind.autoscaler.actions import SAME_UUSD, Action, Drain, Launch, alternative
+from tradewind.autoscaler.deals import Deal, Desk, Option
 from tradewind.autoscaler.moves import Holders, Load, Shares, is_calm, looked_at, works
 from tradewind.autoscaler.packing_rooms import Bools, Rooms, Slot
 from tradewind.autoscaler.packing_stock import Cap, Purse, limits_as_caps
@@ -246,8 +246,13 @@ def _launch(deal: Deal, desk: Desk) -> Launch:
     saving = f"{desk.words(best.new_uusd_per_h)}/h instead of {desk.words(deal.old_uusd_per_h)}/h, so for {steady}"
     worth = f"in {horizon} that saves {desk.words(best.gain_uusd)} beyond the {desk.words(best.cost_uusd)} of the move"
     reason = f"takes over the work of {old}: {saving}; {worth}; {desk.pricing.describe(offers[0])}"
-    beaten = tuple(f"{offer.market} at {desk.words(offer.price_uusd_per_h or 0)}/h" for offer in offers[1:5])
+    beaten = tuple(_beside(option, deal, desk) for option in deal.options[1:5])
     return Launch(offers[0], reason, beaten, tuple(offers[1:]), _jobs(deal), replaces=deal.names)
+
+
+def _beside(option: Option, deal: Deal, desk: Desk) -> str:
+    words = f"{option.offer.market} at {desk.words(option.offer.price_uusd_per_h or 0)}/h"
+    return alternative(words, abs(option.gain_uusd - deal.best.gain_uusd) < SAME_UUSD)
 
 
 def _jobs(deal: Deal) -> tuple[str, ...]:

@@ -3,7 +3,7 @@ know no other. Jobs resume under the next head, or in another cell (the controll
 
 from __future__ import annotations
 
-from tradewind.autoscaler.actions import Action, Hold, Launch, Terminate
+from tradewind.autoscaler.actions import Action, Hold, Launch, Terminate, alternative
 from tradewind.autoscaler.fleet import NodeRecord
 from tradewind.autoscaler.policies.base import Draft
 from tradewind.autoscaler.view import HeadSettings, NodeView, View
@@ -77,8 +77,11 @@ def _launch(view: View, settings: HeadSettings) -> list[Action]:
         why = "all of its offers are refused or not to be seen" if offers else "no offer fits: see `head:`"
         return [Hold("head", why, tuple(closed))]
     first, *others = usable
-    reason = f"the head of cell {view.settings.cell}: the cheapest of {len(usable)} that fit"
-    beaten = tuple(f"{offer.market} at {format_usd(_price(offer))}/h" for offer in others[:5])
+    ties = [_price(offer) == _price(first) for offer in others[:5]]
+    chosen = "one of the cheapest" if any(ties) else "the cheapest"
+    reason = f"the head of cell {view.settings.cell}: {chosen} of {len(usable)} that fit"
+    priced = (f"{offer.market} at {format_usd(_price(offer))}/h" for offer in others)
+    beaten = tuple(alternative(words, is_tied) for words, is_tied in zip(priced, ties, strict=False))
     return [Launch(first, reason, beaten, tuple(others), ruled_out=tuple(closed), role=Role.HEAD)]
 
 

@@ -1,10 +1,13 @@
-"""Nodes that cost and do not serve: never joined, lost by Ray, or drained. They are ended; demand buys anew."""
+"""Nodes that cost and do not serve: never joined, without their accelerator, lost by Ray, or drained. They are ended;
+demand buys anew."""
 
 from __future__ import annotations
 
 from tradewind.autoscaler.actions import Action, Terminate
 from tradewind.autoscaler.policies.base import Draft
+from tradewind.autoscaler.ray_snapshot import RayNode
 from tradewind.autoscaler.view import LoopSettings, NodeView, View
+from tradewind.model import Offer
 from tradewind.states import NodeState
 from tradewind.units import format_duration
 
@@ -36,13 +39,18 @@ def _why_lost(node: NodeView, now_s: float, settings: LoopSettings) -> str:
 
 def _why_never_joined(node: NodeView, now_s: float, settings: LoopSettings) -> str:
     if node.ray is not None:
-        return "" if node.is_in_ray else "its raylet died while it booted"
+        return _why_useless(node.ray, node.requested.offer) if node.is_in_ray else "its raylet died while it booted"
     if node.cloud is None:
         return ""  # whether it exists at all is settled by the listing
     since_s = node.requested.state_since_s  # by our clock: the cloud's may be another
     if now_s - since_s <= settings.boot_timeout_s:
         return ""
     return f"did not join Ray within {format_duration(settings.boot_timeout_s)}"
+
+
+def _why_useless(ray: RayNode, offer: Offer) -> str:
+    lacking = ray.lacks(offer.resources)
+    return f"it brought no {lacking} to Ray: see to its driver and its image" if lacking else ""
 
 
 def _why_drained(node: NodeView, now_s: float, settings: LoopSettings) -> str:

@@ -168,6 +168,7 @@ class StoryLine:
     group: str = ""  # the heading under which it stands; empty: none
     reason: str = ""
     beat: tuple[str, ...] = ()  # alternatives that could be had, and were worse
+    tied: tuple[str, ...] = ()  # alternatives that could be had, and cost the same
     refused: tuple[str, ...] = ()  # asked before it, in this order, each with its answer
     ruled_out: tuple[str, ...] = ()  # not asked at all, each with the reason
     count: int = 1  # how often it was decided alike; `at_s` is the last time

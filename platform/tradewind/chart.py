@@ -26,7 +26,7 @@ class Canvas:
     _bits: dict[tuple[int, int], int] = field(default_factory=dict)  # (row, column) -> dots
     _styles: dict[tuple[int, int], str] = field(default_factory=dict)
     _band: dict[tuple[int, int], str] = field(default_factory=dict)
-    _rules: dict[int, str] = field(default_factory=dict)
+    _rules: dict[int, tuple[str, str]] = field(default_factory=dict)  # by column: mark and style
 
     def line(self, points: Points, style: str = "", dotted: bool = False) -> None:
         """Along straight pieces; `dotted` leaves out every other dot."""
@@ -50,9 +50,9 @@ class Canvas:
                 for row in range(high, low + 1):
                     self._band[row, column] = style
 
-    def rule(self, x: float, style: str = "") -> None:
+    def rule(self, x: float, style: str = "", mark: str = "┊") -> None:
         """A line from top to bottom."""
-        self._rules[min(int(x * self.columns), self.columns - 1)] = style
+        self._rules[column_of(x, self.columns)] = (mark, style)
 
     def lines(self, coloured: bool) -> list[str]:
         return [
@@ -65,7 +65,7 @@ class Canvas:
         if bits:
             text, style = chr(0x2800 + bits), self._styles[place]
         elif column in self._rules:
-            text, style = "┊", self._rules[column]
+            text, style = self._rules[column]
         elif band is not None:
             text, style = SHADE, band
         else:
@@ -86,6 +86,10 @@ class Canvas:
 
     def _row(self, amount: float) -> int:
         return self.rows - 1 - self._dot_y(amount) // 4
+
+
+def column_of(x: float, columns: int) -> int:
+    return min(int(x * columns), columns - 1)
 
 
 def _between(points: Points, x: float) -> float:

@@ -49,6 +49,13 @@ class Options:
             click.echo(f"Fleet {place.fleet} does not run: this is from its log, {place.folder}.", err=True)
             return past
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """TRADEWIND_URL names a controller that needs no folder here."""
+        from tradewind.config import Settings
+
+        return self.home is None and self.fleet is None and Settings.from_env().url is not None
+
     def place(self, fleet: str | None = None) -> FleetHome:
         from tradewind.client import locate
 

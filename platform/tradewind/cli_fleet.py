@@ -158,7 +158,7 @@ def down(options: Options, yes: bool, as_json: bool) -> None:
     # A controller that ended in order withdrew its word; of one that died, head and nodes still run: they are adopted.
     place = options.place()
     died = place.announced() is not None
-    if not died and not _is_elsewhere(options):
+    if not died and not options.is_elsewhere:
         told = f"no controller runs for fleet {place.fleet} in {place.root}: there is nothing to end"
         raise ControllerError(told, _hint_to_end(place))
     with options.connect(start=died) as fleet:
@@ -171,13 +171,6 @@ def down(options: Options, yes: bool, as_json: bool) -> None:
     report = replace(report, left=(*report.left, *left))
     emit(report, as_json, lambda: shutdown_text(report))
     raise click.exceptions.Exit(1 if report.left else 0)
-
-
-def _is_elsewhere(options: Options) -> bool:
-    """TRADEWIND_URL names a controller that needs no folder here."""
-    from tradewind.config import Settings
-
-    return options.home is None and options.fleet is None and Settings.from_env().url is not None
 
 
 def _hint_to_end(place: FleetHome) -> str:
@@ -262,13 +255,14 @@ def env(options: Options, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def nodes(options: Options, everything: bool, as_json: bool) -> None:
-    """List the nodes."""
+    """List the nodes. Of a fleet that does not run, its log tells: --all lists those that it had."""
     from tradewind.render import nodes_table
     from tradewind.states import is_alive
 
-    with options.connect() as fleet:
-        found = [node for node in fleet.nodes() if everything or is_alive(node.state)]
-    emit(found, as_json, lambda: nodes_table(found, table_width()))
+    with options.connect_or_read() as fleet:
+        known = fleet.nodes()
+    found = [node for node in known if everything or is_alive(node.state)]
+    emit(found, as_json, lambda: nodes_table(found, table_width(), num_ended=len(known) - len(found)))
 
 
 @click.command()

@@ -18,10 +18,11 @@ from tradewind.cli_base import Options, emit, json_option, terminal_width
 def forecast(options: Options, what: str, hours: float, most: int, as_json: bool) -> None:
     """What was wanted, what will be, and how good forecasts have been, as a chart.
 
-    SHAPE is a resource, like GPU, or a part of a shape as it is printed.
+    SHAPE is a resource, like GPU, or a part of a shape as it is printed. Of a fleet that does not run, it is told from
+    its log, as of its end.
     """
     from tradewind.forecast_text import forecast_text
 
-    with options.connect() as fleet:
+    with options.connect_or_read() as fleet:
         found = fleet.forecast(what, hours, most)
     emit(found, as_json, lambda: forecast_text(found, terminal_width(), coloured=sys.stdout.isatty()))

@@ -5,9 +5,10 @@ is sold at all, asked before a controller is started, with file and line. Pure, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tradewind.autoscaler.limits import Limits, Part, Rule
 from tradewind.autoscaler.providers.local_market import MAX_HOSTS
 from tradewind.config import FleetConfig
 from tradewind.config_models import LimitRule, OfferSelector
@@ -48,6 +49,41 @@ def offers_of(config: FleetConfig) -> tuple[Offer, ...]:
     if not config.offers:
         found.update((offer.market.key, offer) for name in DEFAULT_OFFERS for offer in _default_offers(name))
     return tuple(offer for offer in found.values() if _is_usable(offer))
+
+
+def all_offers(config: FleetConfig) -> Sequence[Offer]:
+    """The same for any fleet: in clouds, of all its regions."""
+    from tradewind.clouds.cells import cells_of
+
+    return [offer for cell in cells_of(config) for offer in cell.offers] if config.cloud_names else offers_of(config)
+
+
+def limits_of(config: FleetConfig) -> Limits:
+    limits = config.limits
+    return Limits(
+        max_nodes=limits.max_nodes,
+        max_uusd_per_h=limits.max_uusd_per_h,
+        launches_per_minute=limits.max_launches_per_minute,
+        rules=tuple(_rule(rule) for rule in limit_rules(config)),
+    )
+
+
+def _rule(rule: LimitRule) -> Rule:
+    return Rule(
+        part=Part(
+            cloud=rule.cloud or "",
+            region=rule.region or "",
+            zone=rule.zone or "",
+            instance_type=rule.instance_type or "",
+            accelerator=rule.accelerator or "",
+            capacity=rule.capacity or (),
+            tenant=rule.tenant or "",
+        ),
+        max_nodes=rule.max_nodes,
+        max_uusd_per_h=rule.max_uusd_per_h,
+        max_accelerators=rule.max_accelerators,
+        launches_per_minute=rule.max_launches_per_minute,
+    )
 
 
 def limit_rules(config: FleetConfig) -> tuple[LimitRule, ...]:

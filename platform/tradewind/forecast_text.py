@@ -1,7 +1,8 @@
 """A ForecastReport as text: a chart for each series, then the figures. Pure; fits the width, coloured only when told.
 
-Left of the now-line lies the past, with what had been forecast for it shaded; right of it what is expected, on a time
-scale of its own, since two hours beside a day would be too narrow to read.
+Left of the now-line lies the past, with what had been forecast for it shaded; right of it what is expected. Both have
+one time scale, unless one of them would be too narrow to read (two hours beside a week): then each has its own, the
+now-line is a double one, and the legend tells how long a column is on either side.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
 
 from tradewind.api import ForecastPoint, ForecastReport, HorizonForecast, SeriesForecast
-from tradewind.chart import SHADE, Canvas, nice_top, with_labels
+from tradewind.chart import SHADE, Canvas, column_of, nice_top, with_labels
 from tradewind.render import WIDTH, table
 from tradewind.units import format_duration
 
 ROWS = 9
-NARROWEST = 72
-SHARE_OF_PAST = 0.7  # of the width
+NARROWEST = 56
+SHARE_OF_PAST = 0.7  # of the width, where past and forecast have scales of their own
+_LEAST = 7  # columns that past and forecast must have to be read
+_FEW = 70  # columns, in which not all figures have room
+_NOW = ("┊", "─"), ("║", "╨")  # the now-line and its foot, on one scale and between two
 _DEMAND, _MEDIAN, _DIM = "\x1b[1;36m", "\x1b[1;33m", "\x1b[2m"
 _SAID, _EXPECTED = "\x1b[2;34m", "\x1b[34m"
 _RESET = "\x1b[0m"
@@ -55,8 +59,8 @@ def _chart(
     amounts = [point.amount for point in series.history] + [point.p90 for point in (*points, *series.said)]
     top = nice_top(max(amounts, default=1.0))
     label_width = max(len(f"{amount:g}") for amount in (top, top / 2)) + 1
-    scale = _Scale(series, report, points)
     canvas = Canvas(width - label_width - 2, ROWS if width < 110 else ROWS + 3, top)
+    scale = _Scale(series, report, points, canvas.columns)
     _draw(canvas, series, scale, points)
     labels = {0: f"{top:g}", canvas.rows // 2: f"{top / 2:g}", canvas.rows - 1: "0"}
     lines = [
@@ -66,30 +70,44 @@ def _chart(
     pad = " " * (label_width + 2)
     return [
         *(line.rstrip() for line in lines),
-        f"{pad[:-1]}└{'─' * canvas.columns}",
+        f"{pad[:-1]}└{_foot(scale, canvas.columns)}",
         pad + with_labels(list(scale.labels(canvas.columns, zone)), canvas.columns),
-        *(pad + line for line in _legend(series, coloured)),
+        *(pad + line for line in _legend(series, scale, canvas.columns, coloured)),
     ]
 
 
-class _Scale:
-    """Time -> a place between 0 and 1: the past takes its share of the width, the forecast the rest."""
+def _foot(scale: _Scale, columns: int) -> str:
+    place = column_of(scale.share, columns)
+    return "─" * place + _NOW[scale.is_broken][1] + "─" * (columns - place - 1)
 
-    def __init__(self, series: SeriesForecast, report: ForecastReport, ahead: Sequence[ForecastPoint]) -> None:
+
+class _Scale:
+    """Time -> a place between 0 and 1. The past takes its share of the time, and so of the width, the forecast the
+    rest; where that leaves one of them too little, the shares are fixed, and the scale is broken at the now-line."""
+
+    def __init__(
+        self, series: SeriesForecast, report: ForecastReport, ahead: Sequence[ForecastPoint], columns: int
+    ) -> None:
         self.now_s = report.made_at_s
         first_s = series.history[0].at_s if series.history else self.now_s
         self.past_s = min(max(self.now_s - first_s, 60.0), report.hours * 3600.0)
         self.ahead_s = max((point.at_s - self.now_s for point in ahead), default=0.0)
-        self.share = SHARE_OF_PAST if self.ahead_s else 0.97
+        fair = self.past_s / (self.past_s + self.ahead_s)
+        self.is_broken = self.ahead_s > 0 and min(fair, 1.0 - fair) * columns < _LEAST
+        self.share = SHARE_OF_PAST if self.is_broken else min(fair, 0.97)
 
     def x(self, at_s: float) -> float:
         if at_s <= self.now_s:
             return max(self.share * (1.0 - (self.now_s - at_s) / self.past_s), 0.0)
         return self.share + (1.0 - self.share) * (at_s - self.now_s) / max(self.ahead_s, 1.0)
 
+    def columns_s(self, columns: int) -> tuple[float, float]:
+        """What one column stands for, before and after now."""
+        return self.past_s / (self.share * columns), self.ahead_s / ((1.0 - self.share) * columns)
+
     def labels(self, columns: int, zone: tzinfo | None) -> Iterator[tuple[float, str]]:
         yield self.share, "now"
-        for hours in (1.0, 2.0, 0.5):
+        for hours in (2.0, 1.0, 0.5):
             if self.ahead_s and hours * 3600.0 <= self.ahead_s + 900.0:
                 yield min(self.x(self.now_s + hours * 3600.0), 1.0), f"+{format_ahead(hours * 3600.0)}"
         room = max(int(self.share * columns / _ROOM), 1)
@@ -116,31 +134,41 @@ def _draw(canvas: Canvas, series: SeriesForecast, scale: _Scale, ahead: Sequence
     now = ForecastPoint(at_s=scale.now_s, p10=series.now, p50=series.now, p90=series.now)
     fan = [(scale.x(point.at_s), point) for point in (now, *ahead)] if ahead else []
     canvas.band([(x, p.p10) for x, p in fan], [(x, p.p90) for x, p in fan], _EXPECTED)
-    canvas.rule(scale.share, _DIM)
+    canvas.rule(scale.share, _DIM, _NOW[scale.is_broken][0])
     canvas.line([(x, p.p50) for x, p in fan], _MEDIAN, dotted=True)
     canvas.line([(scale.x(point.at_s), point.amount) for point in series.history], _DEMAND)
 
 
-def _legend(series: SeriesForecast, coloured: bool) -> list[str]:
-    marks = ((_DEMAND, "⣀⣀"), (_MEDIAN, "⡀⡀"), (_EXPECTED, SHADE * 2))
-    demand, median, shade = (f"{style}{mark}{_RESET}" if coloured else mark for style, mark in marks)
-    found = [f"{demand} demand"]
-    if series.ahead:
-        found += [f"{median} median"]
+def _legend(series: SeriesForecast, scale: _Scale, columns: int, coloured: bool) -> list[str]:
+    if not series.ahead:
+        return []
+    known = [(_DEMAND, "⣀⣀", "demand"), (_MEDIAN, "⡀⡀", "median")]
     if any(each.has_interval for each in series.ahead):
-        found += [f"{shade} 10 to 90 %"]
-    if series.said:
-        found.append(f"left of now: as said {format_ahead(series.said_ahead_s)} before")
-    return ["  ".join(found)] if series.ahead else []
+        known.append((_EXPECTED, SHADE * 2, "10 to 90 %"))
+    marks = "  ".join(f"{style}{mark}{_RESET} {text}" if coloured else f"{mark} {text}" for style, mark, text in known)
+    taken = sum(len(mark) + len(text) + 3 for _, mark, text in known)
+    said = f"left of now: as said {format_ahead(series.said_ahead_s)} before" if series.said else ""
+    first, *more = [f"{marks}  {said}".rstrip()] if taken + len(said) <= columns else [marks, said]
+    return [first, *more, *_broken(scale, columns)]
+
+
+def _broken(scale: _Scale, columns: int) -> list[str]:
+    before, after = (format_duration(column_s) for column_s in scale.columns_s(columns))
+    told = f"two time scales: a column is {before} before now, {after} after"
+    return textwrap.wrap(told, columns) if scale.is_broken else []
 
 
 # --- the figures ---------------------------------------------------------------------------------------------------
 
 _HEADS = ("IN", "AT", ">P10", ">P50", ">P90", ">WAPE", ">PERSISTENCE", ">GAIN", ">P90 HELD", ">OF")
+_WIDE = _HEADS.index(">PERSISTENCE")  # left out first: the gain is over it
 
 
 def _figures(series: SeriesForecast, zone: tzinfo | None, width: int) -> list[str]:
-    return table(_HEADS, [_row(each, zone) for each in series.ahead], width).split("\n") if series.ahead else []
+    rows = [_HEADS, *(_row(each, zone) for each in series.ahead)]
+    if width < _FEW:
+        rows = [(*row[:_WIDE], *row[_WIDE + 1 :]) for row in rows]
+    return table(rows[0], rows[1:], width).split("\n") if series.ahead else []
 
 
 def _row(each: HorizonForecast, zone: tzinfo | None) -> tuple[str, ...]:

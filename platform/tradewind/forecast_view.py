@@ -57,6 +57,7 @@ class Question:
     hours: float = FORECAST_HOURS
     most: int = FORECAST_SERIES
     growth: Mapping[SeriesKey, Forecast] = field(default_factory=dict)  # what the loop buys by
+    over_s: float | None = None  # of a fleet that does not run: how long ago its log ended, which is at `now_s`
 
 
 class ForecastDesk:
@@ -90,13 +91,15 @@ class ForecastDesk:
                 hours=question.hours,
                 series=tuple(self._series(key, spans[key], wanted.get(key, 0.0), question) for key in shown),
                 others=tuple(str(key) for key in left),
-                notes=_notes(keys, question.settings),
+                notes=_notes(keys, question),
             )
 
     def _series(self, key: SeriesKey, spans: Sequence[Span], now: float, question: Question) -> SeriesForecast:
         now_s, since_s = question.now_s, question.now_s - question.hours * 3600.0
         backtest = self._backtest(key, spans, now_s)
-        is_used, use = use_of(forecast=question.growth.get(key), present=now, settings=question.settings)
+        is_used, use = False, "no: the fleet does not run"
+        if question.over_s is None:
+            is_used, use = use_of(forecast=question.growth.get(key), present=now, settings=question.settings)
         return SeriesForecast(
             tenant=key.tenant,
             shape=str(key.shape),
@@ -164,10 +167,12 @@ def _minutes(duration_s: float) -> str:
     return f"{duration_s / 60:.0f} minutes"
 
 
-def _notes(keys: Sequence[SeriesKey], settings: LoopSettings) -> tuple[str, ...]:
+def _notes(keys: Sequence[SeriesKey], question: Question) -> tuple[str, ...]:
+    over_s = question.over_s
     if keys:
-        return ()
-    off = "" if settings.buy_ahead else f" Buying ahead is off; {TURN_ON}."
+        ago = "" if over_s is None else format_duration(over_s)
+        return (f"The fleet does not run: `now` is when its log ended, {ago} ago.",) if ago else ()
+    off = "" if question.settings.buy_ahead or over_s is not None else f" Buying ahead is off; {TURN_ON}."
     return (f"No demand is on record for the last {KEPT_S / 86400:.0f} days: there is nothing to forecast.{off}",)
 
 

@@ -1,5 +1,5 @@
 """What a fleet without a controller has done and cost: its event log, read only. Stands where `client.Fleet` stands for
-`tradewind cost`, `jobs` and `why`; it starts nothing and writes nothing.
+`tradewind cost`, `jobs`, `nodes`, `forecast` and `why`; it starts nothing and writes nothing.
 
 Carbon is by the regions' means here: the grid file of the fleet is its controller's.
 """
@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tradewind.api import About, JobInfo, Story, job_not_found, pick
+from tradewind.api import (
+    FORECAST_HOURS,
+    FORECAST_SERIES,
+    About,
+    ForecastReport,
+    JobInfo,
+    NodeInfo,
+    Story,
+    job_not_found,
+    pick,
+)
 from tradewind.cost.figures import By, Summary, summary
 from tradewind.cost.focus import focus_csv
 from tradewind.cost.receipt import Bill, Receipt, bill, receipt
@@ -20,7 +30,7 @@ from tradewind.home import FleetHome
 from tradewind.journal import Journal
 from tradewind.store import EventLog
 from tradewind.units import parse_duration_s
-from tradewind.views import Costs, job_info, picked
+from tradewind.views import Costs, job_info, node_infos, picked
 from tradewind.why import Scene
 from tradewind.why_told import story, told_of
 
@@ -64,6 +74,23 @@ class PastFleet:
         """By a beginning of its id. Raises JobNotFound."""
         name = pick(job_id, self.journal.fleet.jobs, job_not_found)
         return next(job for job in self.jobs() if job.info.job_id == name)
+
+    def nodes(self) -> list[NodeInfo]:
+        return node_infos(self.journal.fleet, Costs.at(self.journal.ledger, time.time()))
+
+    def forecast(self, what: str = "", hours: float = FORECAST_HOURS, most: int = FORECAST_SERIES) -> ForecastReport:
+        """As it would have been told when the log ended: since then nobody could ask for anything."""
+        from tradewind.autoscaler.view import LoopSettings
+        from tradewind.forecast_view import ForecastDesk, Question
+
+        desk = ForecastDesk()
+        with EventLog.read_only(self.place.folder / LOG) as log:
+            desk.read(log.read())
+            last = next(log.read(max(log.last_sequence - 1, 0)), None)
+        now_s = time.time()
+        ended_s = last[1].at_s if last else now_s
+        settings, over_s = LoopSettings(self.place.fleet), max(0.0, now_s - ended_s)
+        return desk.report(Question(ended_s, settings, what, hours, most, over_s=over_s))
 
     def why(self, about: About, subject: str = "", last: int | None = None) -> Story:
         """Of a node or a job; of `now` there is nothing to tell."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tradewind.autoscaler.contract.plan import LIKELY, SURE, Answer, Point, plan
 from tradewind.autoscaler.contract.progress import SCALING, USUAL_START_S
 from tradewind.autoscaler.contract.view import ContractView, SpotMarket
-from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.view import View
-from tradewind.cost import catalog
+from tradewind.config import FleetConfig
 from tradewind.errors import ConfigError, Problem
-from tradewind.model import LABEL_ACCELERATOR, Capacity, JobSpec, Offer
+from tradewind.model import JobSpec
+from tradewind.plan_offers import ALLOW, Bare, Shelf, basis_of, shelf_for, shelf_of
 from tradewind.submission import build_spec
 from tradewind.units import format_duration, format_usd
 
@@ -32,83 +33,77 @@ def ask(
     deadline: str | None = None,
     budget: str | None = None,
     cloud: str | None = None,
+    fleet: FleetConfig | None = None,
 ) -> Answer:
-    """Raises ConfigError. Nothing is known of the markets yet: spot is taken to be out of stock at first."""
+    """Raises ConfigError. Nothing is known of the markets yet: spot is taken to be out of stock at first. Priced is
+    what the fleet may buy; without one, what the catalogue has."""
     spec = build_spec(Path(job_file), now_s=now_s, deadline=deadline, budget=budget, work=work_s)
     if spec.contract.work_s is None:
         problem = Problem(job_file, "work", "is not stated, and there are no steps yet that could tell")
         raise ConfigError([problem], "say how long one worker would need, like --work 48h, or `work: 48h` in the file")
-    offers = _offers(spec, cloud)
-    dear = next(offer for offer in offers if offer.market.capacity is Capacity.ON_DEMAND)
-    cheap = [offer for offer in offers if offer.market.capacity is Capacity.SPOT][:_MARKETS]
-    view = ContractView(
-        now_s=now_s,
-        work_left_s=spec.contract.work_s,
-        restart_s=restart_s,
-        tick_s=_TICK_S,
-        on_demand_key=dear.market.key,
-        on_demand_uusd_per_h=_price(dear),
-        deadline_at_s=spec.contract.deadline_at_s,
-        budget_left_uusd=spec.contract.budget_uusd,
-        spot=tuple(SpotMarket(offer.market.key, _price(offer), is_open=False) for offer in cheap),
-        speeds=speeds(spec, scaling),
-    )
-    return plan(view)
+    shelf = shelf_for(spec, fleet, cloud, now_s)
+    view = _view(spec, shelf, now_s, restart_s, scaling, is_open=False)
+    return replace(plan(view), basis=basis_of(fleet, shelf))
 
 
 def promise(spec: JobSpec, views: Sequence[View], now_s: float) -> str:
     """What is said of a contract that a fleet takes on, by what its cells see. One that cannot be kept: ConfigError."""
-    if not views:
-        return ""
-    offers = {offer.market.key: offer for view in views for offer in view.offers}
-    restart_s = views[0].settings.usual_boot_s + USUAL_START_S
-    said = admitted(spec, weigh(spec, list(offers.values()), now_s, restart_s))
-    stated_s = spec.contract.work_s
+    found = weigh(spec, views, now_s)
+    if isinstance(found, Bare):
+        return _unpromised(spec, found)
+    said, stated_s = admitted(spec, found), spec.contract.work_s
     return (
         f"{said}; until its steps tell, this rests on --work {format_duration(stated_s)}" if said and stated_s else said
     )
 
 
-def weigh(spec: JobSpec, offers: Sequence[Offer], now_s: float, restart_s: float) -> Answer | None:
-    """Can this fleet keep the contract? None: not enough is known to say anything (no work was stated, the program asks
-    Ray itself, or nothing is sold yet)."""
-    contract, workers = spec.contract, max(spec.min_workers, 1)
-    if contract.is_empty or contract.work_s is None or not spec.max_workers:
+def weigh(spec: JobSpec, views: Sequence[View], now_s: float) -> Answer | Bare | None:
+    """Can this fleet keep the contract, within its limits? None: not enough is known to say anything (no work was
+    stated, the program asks Ray itself, or no cell has looked yet)."""
+    if spec.contract.is_empty or spec.contract.work_s is None or not spec.max_workers or not views:
         return None
-    shape = Shape.of(spec.worker_resources, spec.worker_labels)
-    priced = sorted(
-        (math.ceil(_price(offer) * math.ceil(workers / copies) / workers), offer.market.key, offer)
-        for offer in offers
-        if (copies := offer.hosts * shape.copies_in(offer.resources)) and _price(offer) and shape.allows(offer.labels)
-    )
-    dear = [row for row in priced if row[2].market.capacity is Capacity.ON_DEMAND]
-    if not dear:
-        return None
-    cheap = [row for row in priced if row[2].market.capacity is Capacity.SPOT][:_MARKETS]
-    view = ContractView(
+    shelf = shelf_of(spec, views)
+    if isinstance(shelf, Bare):
+        return shelf
+    restart_s = views[0].settings.usual_boot_s + USUAL_START_S
+    answer = plan(_view(spec, shelf, now_s, restart_s, SCALING, is_open=True), plays=100)
+    return replace(answer, basis=shelf.less)
+
+
+def _unpromised(spec: JobSpec, bare: Bare) -> str:
+    """A job that can start without its net is taken on, as in a fleet that sells spot alone."""
+    if not bare.can_start:
+        raise ConfigError([Problem(spec.name, "contract", f"cannot be kept: {bare.limit}")], ALLOW)
+    return f"nothing is promised: {bare.limit}" if bare.limit else ""
+
+
+def _view(
+    spec: JobSpec, shelf: Shelf, now_s: float, restart_s: float, scaling: float, *, is_open: bool
+) -> ContractView:
+    """`is_open`: whether spot is taken to be there at first."""
+    return ContractView(
         now_s=now_s,
-        work_left_s=contract.work_s,
+        work_left_s=spec.contract.work_s or 0.0,
         restart_s=restart_s,
         tick_s=_TICK_S,
-        on_demand_key=dear[0][1],
-        on_demand_uusd_per_h=dear[0][0],
-        deadline_at_s=contract.deadline_at_s,
-        budget_left_uusd=contract.budget_uusd,
-        spot=tuple(SpotMarket(key, price, is_open=True) for price, key, _ in cheap),
-        speeds=speeds(spec, SCALING),
+        on_demand_key=shelf.on_demand.key,
+        on_demand_uusd_per_h=shelf.on_demand.uusd_per_h,
+        deadline_at_s=spec.contract.deadline_at_s,
+        budget_left_uusd=spec.contract.budget_uusd,
+        spot=tuple(SpotMarket(each.key, each.uusd_per_h, is_open) for each in shelf.spot[:_MARKETS]),
+        speeds=speeds(spec, scaling)[: shelf.most],
     )
-    return plan(view, plays=100)
 
 
 def admitted(spec: JobSpec, answer: Answer | None) -> str:
     """What is said of a contract that is taken on; raises ConfigError for one that cannot be kept."""
     if answer is None:
         return ""
+    limit = (answer.basis,) if answer.basis else ()
     if not answer.is_feasible:
-        raise ConfigError(
-            [Problem(spec.name, "contract", f"cannot be kept: {answer.summary}")], "; ".join(answer.remedies)
-        )
-    return "; ".join([answer.summary, *answer.remedies])
+        told = "; ".join([answer.summary, *limit])
+        raise ConfigError([Problem(spec.name, "contract", f"cannot be kept: {told}")], "; ".join(answer.remedies))
+    return "; ".join([answer.summary, *limit, *answer.remedies])
 
 
 def speeds(spec: JobSpec, scaling: float) -> tuple[float, ...]:
@@ -117,35 +112,6 @@ def speeds(spec: JobSpec, scaling: float) -> tuple[float, ...]:
     power = 1.0 + math.log2(max(scaling, 0.5))
     most, least = max(spec.max_workers, 1), max(spec.min_workers, 1)
     return tuple(float(number) ** power if number >= least else 1e-9 for number in range(1, most + 1))
-
-
-def _offers(spec: JobSpec, cloud: str | None) -> list[Offer]:
-    """One worker a machine; those that hold it, at a known price, the cheapest first."""
-    accelerator = spec.worker_labels.get(LABEL_ACCELERATOR) or _accelerator(spec)
-    shape = Shape.of({}, spec.worker_labels)
-    found = [
-        offer
-        for offer in catalog.load().find(accelerator or None, cloud=cloud)
-        if offer.price_uusd_per_h and offer.hosts == 1 and _holds(offer, spec) and shape.allows(offer.labels)
-    ]
-    if not any(offer.market.capacity is Capacity.ON_DEMAND for offer in found):
-        problem = Problem("plan", "resources", "the catalogue has no machine that holds one worker, on demand")
-        raise ConfigError([problem], "ask for less per worker, or for another accelerator, cloud or label")
-    return found
-
-
-def _accelerator(spec: JobSpec) -> str:
-    named = [name.partition(":")[2] for name in spec.worker_resources if name.startswith("accelerator_type:")]
-    return named[0] if named else ""
-
-
-def _holds(offer: Offer, spec: JobSpec) -> bool:
-    wanted = {name: amount for name, amount in spec.worker_resources.items() if not name.startswith("accelerator_")}
-    return all(offer.resources.get(name, 0.0) >= amount for name, amount in wanted.items())
-
-
-def _price(offer: Offer) -> int:
-    return offer.price_uusd_per_h or 0
 
 
 def plan_text(answer: Answer) -> str:
@@ -168,6 +134,7 @@ def plan_text(answer: Answer) -> str:
             )
     lines += [f"  try       {remedy}" for remedy in answer.remedies]
     lines.append(f"  priced    {_prices(answer)}")
+    lines += [f"  of        {answer.basis}"] if answer.basis else []
     lines += ["", f"Expected cost by deadline{_unlimited(answer)}:", *_bars(answer), _cheapest(answer)]
     return "\n".join(lines)
 
@@ -190,10 +157,10 @@ def _unlimited(answer: Answer) -> str:
 
 
 def _prices(answer: Answer) -> str:
-    """Of one worker."""
+    """Of one worker: its share of the machines."""
     parts = [f"{answer.on_demand.key} {format_usd(answer.on_demand.uusd_per_h)}/h"]
     parts += [f"{each.key} {format_usd(each.uusd_per_h)}/h" for each in answer.spot]
-    return ", ".join(parts) + ("" if answer.spot else "; no spot market sells it")
+    return ", ".join(parts) + ", for each worker" + ("" if answer.spot else "; no spot market sells it")
 
 
 def _cheapest(answer: Answer) -> str:

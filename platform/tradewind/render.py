@@ -107,9 +107,11 @@ def step_text(job: JobInfo) -> str:
     return f"{job.step}/{job.total_steps}" if job.total_steps else str(job.step)
 
 
-def nodes_table(nodes: Sequence[NodeInfo], width: int = WIDTH) -> str:
+def nodes_table(nodes: Sequence[NodeInfo], width: int = WIDTH, num_ended: int = 0) -> str:
+    """`num_ended`: of nodes that are not shown."""
     if not nodes:
-        return "No nodes. They are bought when a job asks for them."
+        more = f" {count_text(num_ended, 'node')} ended: --all lists them." if num_ended else ""
+        return f"No nodes. They are bought when a job asks for them.{more}"
     several = len({node.cell for node in nodes}) > 1
     rows = [
         (
@@ -223,7 +225,7 @@ def progress_line(job: JobInfo) -> str:
     parts.append(format_usd(job.cost_uusd))
     if job.contract is not None and job.contract.chance is not None:
         parts.append(f"contract {job.contract.chance:.0%} likely")
-    return "  ".join(parts) + (f"  ({job.reason})" if job.reason else "")
+    return "  ".join(parts) + (f"  ({_one_line(job.reason)})" if job.reason else "")
 
 
 def bar(done: int, whole: int | None, size: int = 30) -> str:
@@ -241,10 +243,21 @@ _WHY = ("error", "end", "reason", "message", "detail")
 
 
 def event_text(line: EventLine) -> str:
+    """One line, whatever stands in it: the reason of a job that failed may be the end of its log."""
     event = line.event
-    words = [_short(event[key]) for key in _TELLING if event.get(key) not in (None, "")]
-    why = " ".join(str(event[key]) for key in _WHY if event.get(key))
-    return f"{clock(event['at_s'])} {event['kind']} {' '.join(words)}" + (f": {why}" if why else "")
+    words = [_short(event[key]) for key in _TELLING if event.get(key) not in (None, "")] or _other_words(event)
+    why = _one_line(" ".join(str(event[key]) for key in _WHY if event.get(key)))
+    return " ".join([clock(event["at_s"]), event["kind"], *words]) + (f": {why}" if why else "")
+
+
+def _other_words(event: Mapping[str, Any]) -> list[str]:
+    """Of events that are about no job, node or market."""
+    if event["kind"] == "demand_changed":
+        number = len(event.get("asked") or ()) + len(event.get("changes") or ())
+        return [event.get("cell") or "", f"{number} series" if number else "nothing is asked for"]
+    if event["kind"] == "clock_jumped":
+        return [f"by {event['jump_s']:.0f} s"]
+    return [str(event[key]) for key in ("fleet", "version") if event.get(key)]
 
 
 def _short(value: Any) -> str:
@@ -307,7 +320,8 @@ def _story_lines(lines: Sequence[StoryLine], width: int) -> list[str]:
 def _story_line(line: StoryLine, width: int) -> list[str]:
     when = "        " if line.at_s is None else clock(line.at_s)
     head = (f"{line.what}: {line.reason}" if line.reason else line.what) + _again(line)
-    lists = (("refused before", line.refused), ("not asked", line.ruled_out), ("beat", line.beat))
+    rivals = (("as cheap", line.tied), ("beat", line.beat))
+    lists = (("refused before", line.refused), ("not asked", line.ruled_out), *rivals)
     below = [_wrapped(f"            {name}: ", text, width, 16) for name, texts in lists for text in texts]
     return [_wrapped(f"  {when}  ", head, width), *below]
 

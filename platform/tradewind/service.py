@@ -24,7 +24,6 @@ from tradewind import __version__
 from tradewind.agent import Agent, time_to_save_s
 from tradewind.autoscaler.beside import Threads
 from tradewind.autoscaler.clock import SystemClock
-from tradewind.autoscaler.limits import Limits, Part, Rule
 from tradewind.autoscaler.loop import Loop
 from tradewind.autoscaler.market import MarketSettings
 from tradewind.autoscaler.providers.local import LocalCloud
@@ -39,7 +38,6 @@ from tradewind.cells.cell import Cell
 from tradewind.cells.folders import DIGEST_SCHEME, pack_folder
 from tradewind.cells.route import Router
 from tradewind.config import FleetConfig, load_fleet
-from tradewind.config_models import LimitRule
 from tradewind.controller import STOP_TIMEOUT_S, Controller
 from tradewind.cost import catalog
 from tradewind.cost.budget import Budgets
@@ -48,7 +46,7 @@ from tradewind.cost.grid_file import read_grid
 from tradewind.cost.shop import stale_warnings
 from tradewind.errors import TradewindError
 from tradewind.events import JobStateChanged
-from tradewind.fleet_offers import limit_rules, offers_of
+from tradewind.fleet_offers import limits_of, offers_of
 from tradewind.home import FleetHome
 from tradewind.journal import Journal
 from tradewind.model import LOCAL_CELL, STORAGE_ENV
@@ -92,16 +90,11 @@ def script_of(config: FleetConfig) -> MarketScript:
 
 
 def settings_of(config: FleetConfig, head_address: str) -> LoopSettings:
-    limits, timing, forecast = config.limits, config.timing, config.forecast
+    timing, forecast = config.timing, config.forecast
     return LoopSettings(
         fleet=config.name,
         head_address=head_address,
-        limits=Limits(
-            max_nodes=limits.max_nodes,
-            max_uusd_per_h=limits.max_uusd_per_h,
-            launches_per_minute=limits.max_launches_per_minute,
-            rules=tuple(_rule(rule) for rule in limit_rules(config)),
-        ),
+        limits=limits_of(config),
         idle_timeout_s=timing.idle_timeout_s,
         min_node_life_s=timing.min_node_life_s,
         boot_timeout_s=timing.boot_timeout_s,
@@ -150,24 +143,6 @@ def rests_of(config: FleetConfig, journal: Journal, cells: Iterable[Cell] = ()) 
         return any(cell.agent.knows_of_rest(job_id) for cell in cells)
 
     return Rests(journal, wish, path, given.column, knows=knows)
-
-
-def _rule(rule: LimitRule) -> Rule:
-    return Rule(
-        part=Part(
-            cloud=rule.cloud or "",
-            region=rule.region or "",
-            zone=rule.zone or "",
-            instance_type=rule.instance_type or "",
-            accelerator=rule.accelerator or "",
-            capacity=rule.capacity or (),
-            tenant=rule.tenant or "",
-        ),
-        max_nodes=rule.max_nodes,
-        max_uusd_per_h=rule.max_uusd_per_h,
-        max_accelerators=rule.max_accelerators,
-        launches_per_minute=rule.max_launches_per_minute,
-    )
 
 
 def local_root(place: FleetHome) -> Path:

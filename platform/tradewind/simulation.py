@@ -16,11 +16,10 @@ from tradewind.autoscaler.simulate.job_files import JobFile, look_through
 from tradewind.autoscaler.simulate.market_files import Records, read_records
 from tradewind.autoscaler.simulate.place import Venue
 from tradewind.autoscaler.simulate.world import Physics
-from tradewind.clouds.cells import cells_of
 from tradewind.config import load_fleet
 from tradewind.config_models import FleetConfig
 from tradewind.errors import ConfigError, Problem
-from tradewind.fleet_offers import offers_of
+from tradewind.fleet_offers import all_offers
 from tradewind.model import Capacity, Offer
 from tradewind.service import settings_of
 
@@ -110,9 +109,8 @@ def _begin_s(venues: Sequence[Venue], seed: int, number: int) -> float:
 
 def offers_for(config: FleetConfig) -> list[Offer]:
     """Machines with GPUs. Of those that differ in nothing but cores and memory, the cheapest: jobs ask for GPUs."""
-    known = [offer for cell in cells_of(config) for offer in cell.offers] if config.cloud_names else offers_of(config)
     best: dict[tuple[str, ...], Offer] = {}
-    for offer in known:
+    for offer in all_offers(config):
         if offer.hosts > 1 or offer.resources.get("GPU", 0.0) < 1 or offer.price_uusd_per_h is None:
             continue
         market = offer.market

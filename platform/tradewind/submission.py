@@ -69,7 +69,7 @@ def build_spec(
     asked = replace(spec, min_workers=low, max_workers=high, contract=contract, **given)
     if accelerator := asked.worker_labels.get(LABEL_ACCELERATOR):
         asked = replace(asked, worker_labels={**asked.worker_labels, LABEL_ACCELERATOR: _accelerator(accelerator)})
-    return asked
+    return replace(asked, worker_resources={_named(name): each for name, each in asked.worker_resources.items()})
 
 
 def _check_work(work_s: float | None) -> None:
@@ -120,6 +120,21 @@ def _accelerator(name: str) -> str:
     near = sorted(alike) or difflib.get_close_matches(name.upper(), known, n=3, cutoff=0.5) or known[:8]
     problem = Problem("submit", "accelerator", f"the catalogue knows no {name!r}")
     raise ConfigError([problem], f"did you mean {' or '.join(near)}?")
+
+
+def _named(resource: str) -> str:
+    """accelerator_type:l4 -> accelerator_type:L4, as nodes have it. What the catalogue does not know may be a node's
+    own, and stays."""
+    kind, colon, name = resource.partition(":")
+    if kind != "accelerator_type" or not colon:
+        return resource
+    from tradewind.cost import catalog
+
+    try:
+        alike = catalog.names_like("accelerator", name, catalog.load().accelerators)
+    except ConfigError:
+        return resource
+    return f"{kind}:{next(iter(alike))}" if len(alike) == 1 else resource
 
 
 def name_of(entrypoint: str) -> str:

@@ -65,8 +65,8 @@ def job_screen(info: JobInfo) -> str:
 
 def watch_events(fleet: Fleet, show: Callable[[EventLine], None], duration_s: float | None = None) -> None:
     """Every event from now on, until the time is over or the controller goes."""
+    after = _last_sequence(fleet)  # takes its time in a long log, which is not taken from what was asked for
     until_s = None if duration_s is None else time.monotonic() + duration_s
-    after = _last_sequence(fleet)
     while until_s is None or time.monotonic() < until_s:
         wait_s = 10.0 if until_s is None else min(10.0, max(0.1, until_s - time.monotonic()))
         for line in fleet.events(after, wait_s=wait_s):

@@ -43,7 +43,7 @@ from tradewind.render import brings_text, count_text, names_text, offer_text, pr
 from tradewind.states import NodeState, is_alive, is_over
 from tradewind.units import format_duration, format_usd
 from tradewind.views import Costs
-from tradewind.why_lines import facts, in_order, newest
+from tradewind.why_lines import facts, in_order, newest, with_others
 
 LAST: dict[About, int] = {"node": 50, "job": 50, "now": 10}  # lines at the most, unless told otherwise
 _STARTS = ("launch", "adopt")
@@ -144,9 +144,9 @@ def _with_rivals(line: StoryLine, event: DecisionRecorded, fleet: FleetState) ->
     """What the decision beat, who refused, and who was not asked: neither of those was beaten."""
     tried = [fleet.nodes[name].offer.market.key for name in (event.subject, *event.refused) if name in fleet.nodes]
     others = {*tried, *(text.split(": ")[0] for text in event.ruled_out)}
-    beat = tuple(text for text in event.alternatives if text.split(" ")[0] not in others)
+    left = (text for text in event.alternatives if text.split(" ")[0] not in others)
     refused = tuple(_refusal(name, fleet) for name in event.refused)
-    return replace(line, beat=beat, refused=refused, ruled_out=event.ruled_out)
+    return replace(with_others(line, left), refused=refused, ruled_out=event.ruled_out)
 
 
 def _refusal(launch_id: str, fleet: FleetState) -> str:
@@ -172,7 +172,7 @@ def _node_line(event: AnyEvent, scene: Scene, launch_id: str) -> StoryLine | Non
             return next(launch_lines([event], scene, "instead, "))
         case DecisionRecorded() if event.subject == launch_id and event.action not in _STARTS:
             what = _DONE.get(event.action, event.action)
-            return StoryLine(at_s=event.at_s, what=what, reason=event.reason, beat=event.alternatives)
+            return with_others(StoryLine(at_s=event.at_s, what=what, reason=event.reason), event.alternatives)
         case _:
             return _end_line(event, scene)
 
@@ -297,7 +297,8 @@ def _job_line(event: AnyEvent, job: JobRecord) -> StoryLine | None:
         case DecisionRecorded(action="unsaved") if event.subject == job.job_id:
             return StoryLine(at_s=event.at_s, what="not saved", reason=event.reason)
         case DecisionRecorded(action="grant" | "contract") if event.subject == job.job_id:
-            return StoryLine(at_s=event.at_s, what=_DONE[event.action], reason=event.reason, beat=event.alternatives)
+            line = StoryLine(at_s=event.at_s, what=_DONE[event.action], reason=event.reason)
+            return with_others(line, event.alternatives)
         case DecisionRecorded(action="hold") if job.job_id in _jobs_in(event.jobs, event.subject):
             return hold_line(event.subject, event.reason, event.alternatives, event.at_s)
         case _:
@@ -367,7 +368,7 @@ def bought_as(event: DecisionRecorded, node: NodeRecord) -> tuple[str, str, str,
 
 def hold_line(subject: str, reason: str, ruled_out: tuple[str, ...], at_s: float | None) -> StoryLine:
     if reason == DRY_RUN and ruled_out:  # not held back by anything: it begins with why it would be done
-        return StoryLine(at_s=at_s, what=subject, reason=f"{DRY_RUN}; {ruled_out[0]}", beat=ruled_out[1:])
+        return with_others(StoryLine(at_s=at_s, what=subject, reason=f"{DRY_RUN}; {ruled_out[0]}"), ruled_out[1:])
     return StoryLine(at_s=at_s, what=f"held back {subject}", reason=reason, ruled_out=ruled_out)
 
 

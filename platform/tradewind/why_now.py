@@ -1,13 +1,14 @@
 """What is held back, what is on the way and what was decided last: the story of the moment (`tradewind why now`). Pure.
 
-Told by the words and rules of why.py. What was said again and again is one line, with how often and since when.
+Told by the words and rules of why.py. What was said again and again is one line, with how often and since when; of
+several nodes, with the least and the most of each duration.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from tradewind.api import Story, StoryLine
@@ -15,7 +16,7 @@ from tradewind.autoscaler.actions import Hold
 from tradewind.autoscaler.fleet import NodeRecord
 from tradewind.events import DecisionRecorded
 from tradewind.render import count_text, counts_text, names_text, offer_text
-from tradewind.units import format_duration, format_usd
+from tradewind.units import format_duration, format_usd, parse_duration_s
 from tradewind.why import (
     LAST,
     Scene,
@@ -25,9 +26,10 @@ from tradewind.why import (
     hold_line,
     launch_lines,
 )
-from tradewind.why_lines import facts, in_order, newest
+from tradewind.why_lines import facts, in_order, newest, with_others
 
-_DURATION = re.compile(r"\b(?:\d+(?:\.\d+)?(?:s|m|h|d))+\b")
+# Words of their own: the end of a name (a zone us-east-1d, a job sweep-10m) is none.
+_DURATION = re.compile(r"(?<![\w./-])(?:\d+(?:\.\d+)?(?:s|m|h|d))+\b")
 
 
 def now_story(scene: Scene, fleet_name: str, last: int = LAST["now"]) -> Story:
@@ -114,9 +116,24 @@ def _said_as(event: DecisionRecorded, scene: Scene) -> Hashable:
     return event.action, words, event.subject if event.action in ("hold", "grant") else ""
 
 
+def _spanned(reasons: Iterable[str]) -> str:
+    """Words that are alike but for their durations, as one: "idle for 1m02s to 6h05m"."""
+    known = list(dict.fromkeys(reasons))
+    rows = [_DURATION.findall(reason) for reason in known]
+    if len({len(row) for row in rows}) > 1:
+        return known[-1]
+    spans = iter([_span(column) for column in zip(*rows, strict=True)])
+    return _DURATION.sub(lambda _: next(spans), known[-1])
+
+
+def _span(durations: Iterable[str]) -> str:
+    ranked = sorted(set(durations), key=parse_duration_s)
+    return ranked[0] if len(ranked) == 1 else f"{ranked[0]} to {ranked[-1]}"
+
+
 def _line_of(alike: Sequence[DecisionRecorded], scene: Scene) -> StoryLine:
-    """The newest of them, and which others there were."""
-    newest_one = alike[-1]
+    """The newest of them, and which others there were. Of several, durations are told from the least to the most."""
+    newest_one = replace(alike[-1], reason=_spanned({event.subject: event.reason for event in alike}.values()))
     names = names_text(dict.fromkeys(event.subject for event in alike))
     if newest_one.action == "launch":
         line = next(iter(launch_lines([newest_one], scene)))
@@ -125,5 +142,6 @@ def _line_of(alike: Sequence[DecisionRecorded], scene: Scene) -> StoryLine:
         line = hold_line(newest_one.subject, newest_one.reason, newest_one.alternatives, newest_one.at_s)
     else:
         what = f"{newest_one.action} {names}"
-        line = StoryLine(at_s=newest_one.at_s, what=what, reason=newest_one.reason, beat=newest_one.alternatives)
+        line = StoryLine(at_s=newest_one.at_s, what=what, reason=newest_one.reason)
+        line = with_others(line, newest_one.alternatives)
     return replace(line, count=len(alike), since_s=alike[0].at_s)

@@ -132,10 +132,12 @@ def test_of_nodes_that_are_alike_the_least_is_learnt_all_the_same() -> None:
     records = {name: node_of(name, NodeState.READY) for name in ("a", "b", "c", "dd")}
     rays = [ray_of(name, RayStatus.IDLE, cpus) for name, cpus in (("a", 4.0), ("b", 3.0), ("c", 4.0), ("dd", 8.0))]
     rays += [ray_of("c", RayStatus.DEAD, 1.0), ray_of("stranger", RayStatus.RUNNING, 1.0)]
-    learnt = learn_resources({("aws", "m8"): {"CPU": 7.0}}, rays, records)
-    assert learnt["aws", "m4"] == learnt["aws", "us-east-1a", "m4"] == {"CPU": 3.0}
-    assert learnt["aws", "m8"] == {"CPU": 7.0}
-    assert learnt["aws", "us-east-1a", "m8"] == {"CPU": 8.0}
+    here, there, anywhere = (("aws", zone, "m8", 8.0, 16.0, 0.0) for zone in ("us-east-1a", "us-east-1b", ""))
+    learnt = learn_resources({there: {"CPU": 7.0}}, rays, records)
+    assert learnt["aws", "us-east-1a", "m4", 4.0, 16.0, 0.0] == {"CPU": 3.0}
+    assert (learnt[here], learnt[there]) == ({"CPU": 8.0}, {"CPU": 7.0})
+    assert learnt[anywhere] == {"CPU": 8.0}, "the most of two places"
+    assert learn_resources(learnt, rays, records) == learnt
 
 
 # --- columns of the program ---------------------------------------------------------------------------------------

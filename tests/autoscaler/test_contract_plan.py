@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from tradewind.autoscaler.contract import ContractView, SpotMarket
 from tradewind.autoscaler.contract.plan import plan
 from tradewind.planning import plan_text, speeds
+from tradewind.submission import build_spec
 
 H = 3600.0
 USD = 1_000_000
@@ -146,6 +148,13 @@ def job_file(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Without any fleet: what may be bought does not depend on who runs the tests."""
+    monkeypatch.setenv("TRADEWIND_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
 def run(*words: str) -> tuple[int, str]:
     from tradewind.cli import cli
 
@@ -193,6 +202,14 @@ def test_the_labels_of_the_job_say_where_it_is_priced(tmp_path: Path) -> None:
     assert all(each["key"].startswith("aws/") for each in (found["on_demand"], *found["spot"]))
 
 
+def test_an_accelerator_is_found_however_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("name: x\nentrypoint: python train.py\nworkers: 1\nresources: {accelerator: l4}\n")
+    code, text = run(str(path), "--work", "1h")
+    assert code == 0, text
+    assert build_spec(path, now_s=0.0).worker_resources["accelerator_type:L4"] == 0.001, "as nodes have it"
+
+
 def test_no_machine_for_it_is_an_error_with_a_hint(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("name: x\nentrypoint: python train.py\nworkers: 1\nresources: {gpu: 5000}\n")
@@ -200,3 +217,95 @@ def test_no_machine_for_it_is_an_error_with_a_hint(tmp_path: Path) -> None:
     assert code == 1
     assert "no machine that holds one worker" in text
     assert "Hint" in text
+
+
+# --- what the fleet may buy -----------------------------------------------------------------------------------------
+
+
+def priced(*words: str) -> dict[str, Any]:
+    code, text = run(*words, "--work", "4h", "--json")
+    assert code == 0, text
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def markets(found: dict[str, Any]) -> list[str]:
+    return [each["key"] for each in (found["on_demand"], *found["spot"])]
+
+
+@pytest.fixture
+def fleet_file(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.yaml"
+    path.write_text("name: lab\noffers: [{cloud: gcp, region: us-central1, accelerator: L4}]\n")
+    return path
+
+
+def test_only_what_the_fleet_may_buy_is_priced(job_file: str, fleet_file: Path) -> None:
+    found = priced(job_file, "--fleet-file", str(fleet_file))
+    assert all(key.startswith("gcp/us-central1") for key in markets(found))
+    assert found["basis"] == "what fleet lab may buy"
+    assert not all(key.startswith("gcp/us-central1") for key in markets(priced(job_file)))
+
+
+def test_without_a_fleet_the_answer_says_that_it_is_the_catalogue(job_file: str) -> None:
+    code, text = run(job_file, "--work", "4h")
+    assert code == 0
+    assert "  of        the whole catalogue: there is no fleet here" in text
+
+
+def test_a_fleet_that_runs_or_ran_is_asked_by_itself(job_file: str, fleet_file: Path, home: Path) -> None:
+    (home / "default").mkdir(parents=True)
+    (home / "default" / "events.db").touch()
+    assert priced(job_file)["basis"] == "what fleet default may buy"
+    (home / "default" / "fleet.yaml").write_text(fleet_file.read_text())
+    assert priced(job_file)["basis"] == "what fleet lab may buy"
+
+
+def test_what_the_limits_forbid_is_not_priced(job_file: str, fleet_file: Path) -> None:
+    fleet_file.write_text(
+        "name: lab\noffers: [{accelerator: L4, region: us-central1}, {accelerator: L4, region: us-east-1}]\n"
+        "limits: {max_nodes: 3, rules: [{cloud: gcp, max_nodes: 0}]}\n"
+    )
+    found = priced(job_file, "--fleet-file", str(fleet_file))
+    assert all(key.startswith("aws/") for key in markets(found))
+    assert found["basis"] == "what fleet lab may buy; the limit of 3 nodes allows 3 of 4 workers"
+    assert max(point["replicas"] for point in found["curve"]) <= 3
+
+
+def test_limits_on_other_tenants_say_nothing(job_file: str, fleet_file: Path) -> None:
+    for tenant, code in (("other", 0), ("default", 1)):
+        limits = f"limits: {{rules: [{{tenant: {tenant}, max_accelerators: 0}}]}}\n"
+        fleet_file.write_text(f"name: lab\noffers: [{{accelerator: L4, cloud: gcp}}]\n{limits}")
+        found, text = run(job_file, "--work", "4h", "--fleet-file", str(fleet_file))
+        assert found == code
+        assert code == 0 or "the limit of 0 accelerators of tenant default allows fewer than the 1 it needs" in text
+
+
+def test_what_no_machine_of_the_fleet_holds_is_said_of_the_fleet(tmp_path: Path, fleet_file: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("name: x\nentrypoint: python train.py\nworkers: 1\nresources: {accelerator: H100}\n")
+    code, text = run(str(path), "--work", "1h", "--fleet-file", str(fleet_file))
+    assert code == 1
+    assert "fleet lab may buy no machine that holds one worker" in text
+    assert "`offers` in its file" in text
+
+
+# --- by whole machines ----------------------------------------------------------------------------------------------
+
+EIGHT = "name: lab\noffers: [{cloud: aws, instance_type: p4d.24xlarge}]\n"  # A100 x 8, and nothing smaller
+
+
+def job_of(tmp_path: Path, workers: str, resources: str = "{gpu: 1}") -> str:
+    path = tmp_path / "job.yaml"
+    path.write_text(f"name: x\nentrypoint: python train.py\nworkers: {workers}\nresources: {resources}\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(("workers", "machines"), [(1, 1), (4, 1), (8, 1), (9, 2), (16, 2)])
+def test_workers_share_machines_and_whole_machines_are_paid(
+    tmp_path: Path, fleet_file: Path, workers: int, machines: int
+) -> None:
+    fleet_file.write_text(EIGHT)
+    whole = priced(job_of(tmp_path, "1", "{gpu: 8}"), "--fleet-file", str(fleet_file))["on_demand"]["uusd_per_h"]
+    found = priced(job_of(tmp_path, str(workers)), "--fleet-file", str(fleet_file))["on_demand"]["uusd_per_h"]
+    assert found * workers == pytest.approx(machines * whole, abs=workers), "but for what rounding adds"

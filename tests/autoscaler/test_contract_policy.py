@@ -291,6 +291,17 @@ def test_who_is_on_spot_moves_for_a_lower_price_alone() -> None:
     assert [key(300_000), key(150_000)] == ["wild", "calm"]
 
 
+def test_staying_is_among_what_was_looked_at() -> None:
+    """Whoever asks whether a move is worth it needs its cost, however many choices are cheaper."""
+    spot = tuple(SpotMarket(key, 300_000, True) for key in "abc")
+    running = Running("on-demand", Capacity.ON_DEMAND, 4)
+    found = decide(view(30.0, spot=spot, running=running, speeds=(1.0, 1.8, 2.4, 2.8)))
+    assert found.choice.capacity is Capacity.SPOT
+    assert ("on-demand", 4) in [(choice.key, choice.replicas) for choice in found.beaten]
+    costs = [choice.cost_uusd for choice in found.beaten]
+    assert costs == sorted(costs)
+
+
 def test_the_cheaper_of_two_open_markets() -> None:
     both = (SpotMarket("dear", 500_000, True), SpotMarket("cheap", 300_000, True))
     assert decide(view(60.0, spot=both)).key == "cheap"

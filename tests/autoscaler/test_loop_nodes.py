@@ -45,6 +45,33 @@ def test_a_node_that_never_joins_is_ended_and_replaced() -> None:
     assert w.fleet.nodes["n1"].state is NodeState.GONE
 
 
+def test_a_node_that_brings_no_accelerator_is_given_up_and_its_market_left_alone_for_a_while() -> None:
+    """A driver that fails: Ray is told of no GPU. Such machines were bought every few seconds, without end."""
+    w = world()
+    w.ray.broken_zones = frozenset({CHEAP.market.zone})
+    w.ray.submit(GPU)
+    w.run(60)
+    asked = of_kind(w, TerminateRequested)[0]
+    assert isinstance(asked, TerminateRequested)
+    assert asked.reason == "it brought no GPU to Ray: see to its driver and its image"
+    assert w.fleet.nodes["n1"].joined_at_s is None
+    assert w.ray.waiting == 0  # on the next best offer
+    assert w.fleet.nodes["n2"].offer != CHEAP
+    assert_log_folds(w)
+
+
+def test_where_all_nodes_come_without_accelerators_few_are_bought_until_it_is_mended() -> None:
+    w = world(offers=[CHEAP])
+    w.ray.broken_zones = frozenset({CHEAP.market.zone})
+    w.ray.submit(GPU)
+    w.run(3600, interval_s=5)
+    assert 2 <= len(w.cloud.launch_calls) <= 12  # ever farther apart
+    assert not any(node.joined_at_s for node in w.fleet.nodes.values())
+    w.ray.broken_zones = frozenset()
+    w.run(3600, interval_s=5)
+    assert w.ray.waiting == 0
+
+
 def test_preemption_with_notice_drains_and_buys_the_replacement_before_the_end() -> None:
     w = world()
     w.ray.submit(GPU)

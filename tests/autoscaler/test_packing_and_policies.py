@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -338,16 +339,48 @@ def test_what_a_node_really_brought_is_believed_more_than_the_catalogue() -> Non
     assert view.resources_of(make_offer("aws/us-east-1a/other", cpus=4))["CPU"] == 4.0
 
 
-def test_a_type_that_differs_between_zones_is_known_in_each() -> None:
-    """Otherwise what a small one brings would shrink the large ones on paper, and the plan would change to and fro."""
-    zones = [make_offer(f"aws/us-east-1{zone}/m5", cpus=8) for zone in "abc"]
-    nodes = [RayNode(zone, zone, RayStatus.IDLE, {"CPU": cpus}, {}) for zone, cpus in (("a", 8.0), ("b", 2.0))]
+def seen_in(brought: Mapping[str, Mapping[str, float]]) -> View:
+    """By zone, what a node there brought: all are listed with 8 CPUs and 16 GiB."""
+    nodes = [RayNode(zone, zone, RayStatus.IDLE, dict(amounts), {}) for zone, amounts in brought.items()]
     records = {
-        zone: NodeRecord(zone, offer, "local", "", NodeState.READY, 0.0, 0.0)
-        for zone, offer in zip("ab", zones, strict=False)
+        zone: NodeRecord(zone, make_offer(f"aws/us-east-1{zone}/m5", cpus=8), "local", "", NodeState.READY, 0.0, 0.0)
+        for zone in brought
     }
-    view = View(now_s=0.0, settings=SETTINGS, seen_resources=learn_resources({}, nodes, records))
-    assert [view.resources_of(offer)["CPU"] for offer in zones] == [8.0, 2.0, 2.0]  # unknown: the least of its type
+    return View(now_s=0.0, settings=SETTINGS, seen_resources=learn_resources({}, nodes, records))
+
+
+@pytest.mark.parametrize(
+    ("brought", "believed"),
+    [
+        ({"a": 8.0, "b": 2.0}, [8.0, 2.0, 8.0]),  # unknown: there are some that bring what is listed
+        ({"b": 2.0}, [8.0, 2.0, 8.0]),  # one that brings less may be the only one
+        ({"a": 4.0, "b": 2.0}, [4.0, 2.0, 4.0]),  # two, and the list is wrong
+    ],
+)
+def test_a_type_that_differs_between_zones_is_known_in_each(brought: dict[str, float], believed: list[float]) -> None:
+    """Otherwise what a small one brings would shrink the large ones on paper, and the plan would change to and fro."""
+    view = seen_in({zone: {"CPU": cpus} for zone, cpus in brought.items()})
+    found = [view.resources_of(make_offer(f"aws/us-east-1{zone}/m5", cpus=8))["CPU"] for zone in "abc"]
+    assert found == believed
+
+
+def test_memory_is_a_guess_until_some_was_seen_anywhere() -> None:
+    view, elsewhere = seen_in({"a": {"memory": 9e9}}), make_offer("aws/us-east-1b/m5", cpus=8)
+    assert view.resources_of(elsewhere)["memory"] == 9e9
+    assert view.resources_of(replace(elsewhere, memory_gib=32))["memory"] > 9e9  # listed as another machine
+
+
+def test_a_small_node_of_a_type_does_not_hide_a_large_one_in_another_zone() -> None:
+    small = make_offer("aws/us-east-1a/m5", cpus=4, usd_per_h=0.10)
+    large = make_offer("aws/us-east-1b/m5", cpus=8, usd_per_h=0.20)
+    world = World([small, large], SETTINGS)
+    world.ray.submit({"CPU": 3})
+    world.run(30)
+    world.ray.submit({"CPU": 6})
+    world.run(30)
+    assert [call.offer for call in world.cloud.launch_calls] == [small, large]
+    assert world.loop.plan is not None
+    assert world.loop.plan.holds == []
 
 
 def test_a_request_that_only_fits_on_paper_is_not_bought_for_again_and_again() -> None:

@@ -57,6 +57,17 @@ def test_the_effective_price_chooses_and_is_told() -> None:
     assert launch.reason == "cheapest for 1 x {CPU: 1, GPU: 1} (t): $0.40/h ($0.44/h with all that comes with it)"
 
 
+def test_an_offer_at_the_same_price_is_not_beaten() -> None:
+    twin, dearer = replace(WEST, market=replace(WEST.market, zone="us-west1-c")), EAST
+    [launch] = make_plan(view_of([WEST, twin, dearer], Need(GPU, 1, "t"))).launches
+    assert launch.reason == "one of the cheapest for 1 x {CPU: 1, GPU: 1} (t): $0.30/h"
+    assert launch.alternatives == (f"{twin.market} at $0.30/h for 1, as cheap", f"{dearer.market} at $0.40/h for 1")
+    told_apart = Buy(effective_price=lambda offer: (offer.price_uusd_per_h or 0) * (1.1 if offer is twin else 1.0))
+    [launch] = plan_with(view_of([WEST, twin, dearer], Need(GPU, 1, "t")), told_apart).launches
+    assert launch.reason.startswith("cheapest for")
+    assert not any(text.endswith("as cheap") for text in launch.alternatives)
+
+
 def test_a_quota_sends_the_rest_elsewhere_and_then_says_so() -> None:
     view = view_of([EAST, WEST], Need(GPU, 5, "t"))
     quota = Cap("the quota of 2 g2 in us-west1", offers=lambda offer: offer.market == WEST.market, max_nodes=2)
@@ -173,6 +184,13 @@ def test_an_idle_node_that_is_half_of_what_a_gang_waits_for_is_kept() -> None:
 # --- slices ---------------------------------------------------------------------------------------------------------
 
 HOST = Shape.of({"TPU": 4})
+
+
+def test_a_slice_at_the_same_price_is_not_beaten() -> None:
+    offers = [slice_of("tpu-a", 4, 8.0), slice_of("tpu-b", 4, 8.0), slice_of("tpu-c", 4, 9.0)]
+    [launch] = make_plan(view_of(offers, gangs=(Gang("g", Strategy.STRICT_SPREAD, (HOST,) * 4),))).launches
+    assert launch.reason == "one of the cheapest for 4 x {TPU: 4} (gang g): $8.00/h"
+    assert [text.endswith(", as cheap") for text in launch.alternatives] == [True, False]
 
 
 def test_a_gang_of_tpu_hosts_gets_one_slice_that_holds_it() -> None:

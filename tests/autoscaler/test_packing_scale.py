@@ -26,7 +26,7 @@ from tradewind.autoscaler.ray_snapshot import RaySnapshot
 from tradewind.autoscaler.roll import Roll
 from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.testing import make_offer
-from tradewind.autoscaler.view import LoopSettings, View
+from tradewind.autoscaler.view import LoopSettings, SeenKey, View
 from tradewind.errors import Scope
 from tradewind.events import LaunchRefused, LaunchRequested, NodeGone, NodeLaunched
 from tradewind.model import LABEL_MARKET_TYPE, Capacity, EndReason, Offer, Role
@@ -63,7 +63,12 @@ needs = st.lists(
     max_size=5,
 ).map(tuple)
 seen = st.dictionaries(
-    st.sampled_from([("aws", f"us-east-1{zone}", f"m{cpus}") for zone in "ab" for cpus in (2, 4, 9)] + [("aws", "m4")]),
+    st.sampled_from(
+        [
+            ("aws", zone, f"m{cpus}", cpus, 16, 0.0)
+            for zone, cpus in itertools.product(("us-east-1a", "us-east-1b", ""), (2, 4, 9))
+        ]
+    ),
     st.fixed_dictionaries({"CPU": st.sampled_from([1.0, 2.0, 4.0, 8.0])}),
 )
 
@@ -73,7 +78,7 @@ seen = st.dictionaries(
 def test_a_price_list_that_is_kept_says_what_a_new_one_says(
     offers: tuple[Offer, ...],
     asked: tuple[tuple[Shape, int], ...],
-    brought: list[dict[tuple[str, ...], dict[str, float]]],
+    brought: list[dict[SeenKey, dict[str, float]]],
 ) -> None:
     """One tick after the other over the same offers, while nodes are seen to bring this or that."""
     for resources in brought:

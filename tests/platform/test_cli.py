@@ -384,11 +384,11 @@ def test_watching_a_job_that_failed_fails(run: Run, fake: FakeController) -> Non
     assert "out of memory" in done.stderr
 
 
-def test_cost_jobs_and_why_of_a_fleet_that_is_down_come_from_its_log(
+def test_what_is_asked_of_a_fleet_that_is_down_comes_from_its_log(
     run: Run, fake: FakeController, place: FleetHome
 ) -> None:
     fake.move("train-1", JobState.SUCCEEDED)
-    asked = ("cost", "job", "--json"), ("jobs", "--json"), ("cost", "train", "--json")
+    asked = ("cost", "job", "--json"), ("jobs", "--json"), ("cost", "train", "--json"), ("forecast", "--json")
     alive = [json.loads(run(*words).stdout) for words in asked]
     place.withdraw()
     assert "no controller runs" in run("jobs").stderr, "there is no log yet"
@@ -405,10 +405,23 @@ def test_cost_jobs_and_why_of_a_fleet_that_is_down_come_from_its_log(
     for about, name in (("job", "train-1"), ("node", node.launch_id)):
         told = json.loads(run("why", about, name, "--json").stdout)
         assert (told["subject"], bool(told["lines"])) == (name, True)
+    assert {each["launch_id"] for each in json.loads(run("nodes", "--all", "--json").stdout)} == {
+        each.launch_id for each in fake.nodes()
+    }
+    assert "wanted now" in run("forecast").stdout
+    assert "the fleet does not run" in run("forecast").stdout
     assert "no node" in run("why", "node", "nope").stderr
     assert "start one with" in run("why", "now").stderr
     assert "--fleet fake" in run("--fleet", "other", "jobs").stderr
     assert "start one with" in run("status").stderr
+
+
+def test_of_a_fleet_that_ended_before_its_first_event_there_is_nothing_to_forecast(run: Run, place: FleetHome) -> None:
+    place.withdraw()
+    EventLog.open(place.folder / "events.db").close()
+    done = run("forecast")
+    assert done.exit_code == 0, done.stderr
+    assert "No demand is on record" in done.stdout
 
 
 def test_up_checks_the_file_first_and_takes_the_name_from_it(place: FleetHome, tmp_path: Path) -> None:

@@ -10,10 +10,16 @@ import pytest
 from test_controller import GPU, World
 
 from tradewind.api import ContractInfo, JobInfo
+from tradewind.autoscaler.contract.live import case_of
+from tradewind.autoscaler.contract.plan import Answer
+from tradewind.autoscaler.fleet import FleetState, JobRecord
+from tradewind.autoscaler.limits import Limits, Part, Rule
+from tradewind.autoscaler.ray_snapshot import RayNode, RaySnapshot, RayStatus
 from tradewind.autoscaler.testing import make_offer
+from tradewind.autoscaler.view import LoopSettings, View
 from tradewind.errors import ConfigError
-from tradewind.model import Capacity, Contract, JobSpec
-from tradewind.planning import admitted, speeds, weigh
+from tradewind.model import Capacity, Contract, JobSpec, Offer, Wish
+from tradewind.planning import promise, speeds, weigh
 from tradewind.render import contract_text, progress_line, status_screen
 from tradewind.states import JobState
 from tradewind.submission import build_spec
@@ -28,6 +34,11 @@ def spec(deadline_s: float | None = None, budget_uusd: int | None = None, work_s
     return JobSpec("train", "python x.py", min_workers=1, max_workers=2, worker_resources=GPU, contract=contract)
 
 
+def sees(*offers: Offer, limits: Limits | None = None) -> list[View]:
+    """One cell that may buy these."""
+    return [View(0.0, LoopSettings("lab", limits=limits or Limits()), offers=offers or (SPOT, DEAR))]
+
+
 # --- at submission --------------------------------------------------------------------------------------------------
 
 
@@ -37,21 +48,86 @@ def test_what_cannot_be_kept_is_refused_and_it_is_said_what_would_help() -> None
         (spec(20 * H, 500_000), "below the least", "a budget of"),
     ):
         with pytest.raises(ConfigError, match=what) as caught:
-            admitted(asked, weigh(asked, [SPOT, DEAR], 0.0, 240.0))
+            promise(asked, sees(), 0.0)
         assert helps in caught.value.hint
         assert "cannot be kept" in str(caught.value)
 
 
 def test_what_can_be_kept_is_taken_on_with_its_chance() -> None:
     asked = spec(20 * H, 50_000_000)
-    assert "can be kept" in admitted(asked, weigh(asked, [SPOT, DEAR], 0.0, 240.0))
+    assert "can be kept" in promise(asked, sees(), 0.0)
 
 
 def test_where_too_little_is_known_nothing_is_said() -> None:
     for asked in (spec(20 * H, work_s=None), spec(), replace(spec(20 * H), max_workers=0, min_workers=0)):
-        assert weigh(asked, [SPOT, DEAR], 0.0, 240.0) is None
-    assert weigh(spec(20 * H), [SPOT], 0.0, 240.0) is None, "without on-demand nothing can be promised"
+        assert promise(asked, sees(), 0.0) == ""
+    assert promise(spec(20 * H), sees(SPOT), 0.0) == "", "without on-demand nothing can be promised"
+    assert promise(spec(20 * H), [], 0.0) == "", "no cell has looked yet"
     assert len(speeds(spec(), 0.9)) == 2
+
+
+def test_what_is_promised_is_priced_as_the_policy_prices_it() -> None:
+    """Also by the memory that Ray has of a machine, not by all of it."""
+    sold = [
+        replace(offer, market=replace(offer.market, instance_type=f"g{gpus}"), accelerator_count=gpus, vcpus=cpus)
+        for offer in (SPOT, DEAR)
+        for gpus, cpus in ((1.0, 8.0), (8.0, 96.0))
+    ]
+    for workers, resources in ((1, GPU), (4, GPU), (9, GPU), (2, {"CPU": 1.0, "memory": 8.0 * 2**30})):
+        asked = replace(spec(40 * H), min_workers=workers, max_workers=workers, worker_resources=resources)
+        view = sees(*sold)[0]
+        wish = Wish("a", workers, workers, resources)
+        case = case_of(JobRecord("a", asked, JobState.QUEUED, 0.0), wish, workers, view, FleetState(), 30.0, None)
+        answer = weigh(asked, [view], 0.0)
+        assert isinstance(answer, Answer)
+        assert case.contract is not None
+        assert answer.on_demand.key == case.contract.on_demand_key
+        assert answer.on_demand.uusd_per_h == case.contract.on_demand_uusd_per_h
+        assert [(each.key, each.uusd_per_h) for each in answer.spot] == [
+            (each.key, each.price_uusd_per_h) for each in case.contract.spot
+        ]
+
+
+@pytest.mark.parametrize(
+    ("limits", "limit"),
+    [
+        (Limits(max_nodes=1), "the limit of 1 node"),
+        (Limits(max_uusd_per_h=1_500_000), "the limit of $1.50 per hour"),
+        (Limits(rules=(Rule(Part(cloud="gcp"), max_accelerators=1),)), "the limit of 1 accelerator in gcp"),
+        (Limits(rules=(Rule(Part(tenant="default"), max_nodes=1),)), "the limit of 1 node of tenant default"),
+    ],
+)
+def test_the_limits_of_the_fleet_are_part_of_what_is_promised(limits: Limits, limit: str) -> None:
+    asked = spec(8 * H)  # two workers are in time, one is not
+    assert "can be kept" in promise(asked, sees(), 0.0)
+    with pytest.raises(ConfigError, match="too short") as caught:
+        promise(asked, sees(limits=limits), 0.0)
+    assert f"{limit} allows 1 of 2 workers" in str(caught.value)
+    assert "can be kept" in promise(spec(20 * H), sees(limits=limits), 0.0)
+
+
+def test_what_no_limit_lets_start_is_refused() -> None:
+    asked = replace(spec(20 * H), min_workers=2)
+    with pytest.raises(ConfigError, match="the limit of 1 node allows fewer than the 2 it needs on demand") as caught:
+        promise(asked, sees(limits=Limits(max_nodes=1)), 0.0)
+    assert "`limits` of the fleet file" in caught.value.hint
+
+
+def test_limits_on_others_change_no_promise() -> None:
+    limits = Limits(rules=(Rule(Part(tenant="other"), max_nodes=0), Rule(Part(cloud="aws"), max_nodes=0)))
+    assert promise(spec(8 * H), sees(limits=limits), 0.0) == promise(spec(8 * H), sees(), 0.0)
+
+
+def test_where_limits_leave_spot_alone_nothing_is_promised_and_it_is_said_why() -> None:
+    limits = Limits(rules=(Rule(Part(capacity=(Capacity.ON_DEMAND,)), max_nodes=0),))
+    told = promise(spec(20 * H), sees(limits=limits), 0.0)
+    assert told == "nothing is promised: the limit of 0 nodes in on-demand allows fewer than the 1 it needs on demand"
+
+
+def test_what_can_start_on_nodes_that_nobody_bought_is_not_refused() -> None:
+    own = RayNode("r", "", RayStatus.IDLE, dict(GPU), dict(GPU))
+    view = replace(sees(limits=Limits(max_nodes=0))[0], snapshot=RaySnapshot(nodes=(own,)))
+    assert promise(spec(20 * H), [view], 0.0).startswith("nothing is promised: the limit of 0 nodes allows fewer")
 
 
 @pytest.mark.parametrize("work", ["0s", "-3h", "soon", float("inf")])

@@ -141,7 +141,7 @@ def test_whether_nodes_are_bought_by_it_is_said() -> None:
 # --- the chart -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [72, 80, 200])
+@pytest.mark.parametrize("width", [56, 60, 72, 80, 200])
 @pytest.mark.parametrize("hours", [0.1, 30.0])
 def test_the_text_fits_and_has_no_colours_unless_told(width: int, hours: float) -> None:
     report = report_of(history(9.0), Question(NOW_S, SETTINGS, hours=hours))
@@ -152,6 +152,35 @@ def test_the_text_fits_and_has_no_colours_unless_told(width: int, hours: float) 
     assert "demand" in text
     assert "░" in text
     assert "\x1b" in forecast_text(report, width, coloured=True)
+
+
+def axis_of(text: str) -> tuple[str, str]:
+    """(the axis, the times under it), from its first column on."""
+    lines = text.splitlines()
+    row = next(number for number, line in enumerate(lines) if "└" in line)
+    begin = lines[row].index("└") + 1
+    return lines[row][begin:], lines[row + 1][begin:]
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_past_and_forecast_have_one_time_scale(width: int) -> None:
+    """12 hours and 2: `now` stands at 12 of 14 parts."""
+    text = forecast_text(report_of(history(30.0)), width)
+    axis, times = axis_of(text)
+    assert set(axis) == {"─"}
+    assert times.index("now") + 1 == pytest.approx(len(axis) * 12 / 14, abs=1.0)
+    assert "two time scales" not in text
+
+
+@pytest.mark.parametrize(("hours", "told"), [(0.2, "14s before now, 5m20s after"), (60.0, "before now, 5m20s after")])
+def test_where_one_scale_would_be_too_narrow_the_break_is_shown_and_told(hours: float, told: str) -> None:
+    text = forecast_text(report_of(history(70.0), Question(NOW_S, SETTINGS, hours=hours)), 80)
+    axis, times = axis_of(text)
+    assert abs(axis.index("╨") - times.index("now") - 1) <= 1
+    assert "║" in text
+    assert "┊" not in text
+    assert "two time scales: a column is" in text
+    assert told in text
 
 
 def test_times_are_those_of_the_reader() -> None:

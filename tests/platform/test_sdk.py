@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -13,6 +14,15 @@ from hypothesis import strategies as st
 
 import tradewind as tw
 from tradewind.api import EventLine, FleetStatus, JobInfo, job_not_found
+from tradewind.events import (
+    AnyEvent,
+    ClockJumped,
+    ControllerStarted,
+    ControllerStopped,
+    DemandChanged,
+    JobStateChanged,
+    encode,
+)
 from tradewind.logfile import read_chunk, tail_offset
 from tradewind.model import Phase
 from tradewind.render import bar, event_text, jobs_table, nodes_table, progress_line, status_screen, table
@@ -121,6 +131,32 @@ def test_progress_in_one_line() -> None:
 def test_an_event_in_one_line() -> None:
     event = {"kind": "launch_refused", "at_s": 0.0, "launch_id": "n1", "error": "Stockout", "message": "none left"}
     assert event_text(EventLine(sequence=1, event=event)).endswith("launch_refused n1: Stockout none left")
+
+
+LOG_END = "Job entrypoint command failed with exit code 1, last available logs:\n\nTraceback\n\n  boom\n" + "x" * 400
+
+
+@pytest.mark.parametrize(
+    ("event", "told"),
+    [
+        (JobStateChanged(at_s=1.0, job_id="j", state=JobState.FAILED, reason=LOG_END), "logs: Traceback boom xxx"),
+        (DemandChanged(at_s=1.0, cell="local"), "demand_changed local nothing is asked for"),
+        (DemandChanged(at_s=1.0, cell="local", goes_on=True, changes=((0, 2.0),)), "demand_changed local 1 series"),
+        (ClockJumped(at_s=1.0, jump_s=61.2), "clock_jumped by 61 s"),
+        (ControllerStarted(at_s=1.0, fleet="lab", pid=1, version="1.2", simulated=True), "controller_started lab 1.2"),
+        (ControllerStopped(at_s=1.0, reason="\n"), "controller_stopped"),
+    ],
+)
+def test_every_event_is_one_line_that_says_something(event: AnyEvent, told: str) -> None:
+    text = event_text(EventLine(sequence=1, event=json.loads(encode(event))))
+    assert told in text
+    assert text == text.strip()
+    assert len(text.splitlines()) == 1
+    assert len(text) < 320
+
+
+def test_the_line_of_a_job_is_one_line() -> None:
+    assert len(progress_line(job(state=JobState.FAILED, reason=LOG_END)).splitlines()) == 1
 
 
 def test_lines_come_on_change_and_now_and_then_for_steps() -> None:

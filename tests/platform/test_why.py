@@ -130,6 +130,15 @@ def test_a_node_tells_who_refused_before_it_whom_it_beat_and_who_was_not_asked()
     assert first.beat == ()  # of the alternatives one refused, one is itself, one was not asked
 
 
+def test_what_costs_the_same_is_told_as_such_and_not_as_beaten() -> None:
+    both = ("aws/use2-b/g4dn/spot at $0.48/h for 2, as cheap", "dear/spot at $9.00/h for 2")
+    story = node_story(scene(asked("tw-a", CHEAP, alternatives=both), "tw-a"), "tw-a")
+    assert (story.lines[0].tied, story.lines[0].beat) == ((both[0].removesuffix(", as cheap"),), both[1:])
+    text = story_text(story, 120)
+    assert "as cheap: aws/use2-b/g4dn/spot at $0.48/h for 2\n" in text
+    assert "beat: dear/spot at $9.00/h for 2" in text
+
+
 def test_a_refused_node_tells_what_was_bought_instead() -> None:
     story = node_story(scene(LOG, "tw-a"), "tw-a")
     assert told(story) == [
@@ -372,10 +381,30 @@ def test_what_was_decided_alike_again_and_again_is_one_line() -> None:
         ("held back cloud aws", 1, 500.0, 500.0),
         ("held back ray", 3, 100.0, 600.0),
     ]
+    assert lines[0].reason == "idle for 1m02s to 6h05m, and not needed"
     assert len([line for line in story.lines if line.group == "Held back"]) == 1
     text = " ".join(str(story).split())
     assert f"held back ray: is away (3 times since {clock(100.0)})" in text
     assert "held back cloud aws: is away (" not in text
+
+
+def test_of_one_thing_that_was_decided_again_the_last_duration_counts() -> None:
+    log = [decided(at_s, "drain", "tw-a", f"idle for {at_s:.0f}s, and not needed") for at_s in (11.0, 59.0, 30.0)]
+    [line] = now_story(scene(log), "test").lines
+    assert (line.reason, line.count) == ("idle for 30s, and not needed", 3)
+
+
+def test_durations_that_are_alike_are_told_once() -> None:
+    words = ("idle for 1m, rests 2h", "idle for 9.5s, rests 2h", "idle for 3m20s, rests 2h")
+    log = [decided(float(at), "drain", f"tw-{at}", reason) for at, reason in enumerate(words)]
+    [line] = now_story(scene(log), "test").lines
+    assert line.reason == "idle for 9.5s to 3m20s, rests 2h"
+
+
+def test_the_end_of_a_name_is_no_duration() -> None:
+    words = ("takes over from us-east-1d for sweep-10m", "takes over from us-east-2d for sweep-20m")
+    log = [decided(float(at), "drain", f"tw-{at}", reason) for at, reason in enumerate(words)]
+    assert [line.reason for line in now_story(scene(log), "test").lines] == list(words)
 
 
 def test_launches_for_one_reason_are_one_line_and_those_of_another_market_are_not() -> None:

@@ -181,7 +181,7 @@ async function tell(about, subject) {
     at("lines").replaceChildren(...story.lines.map((line) => el("li", {},
       line.at_s === null ? "" : el("time", {}, moment(line.at_s)), line.what + (line.reason ? ": " : ""), el("span", { class: "soft" }, line.reason),
       line.count > 1 && line.since_s < line.at_s ? small(`${line.count} times since ${moment(line.since_s)}`) : "",
-      ...line.beat.slice(0, 4).map((text) => small("beat " + text)), ...line.refused.slice(0, 4).map((text) => small("refused before: " + text)))));
+      ...line.tied.slice(0, 4).map((text) => small("as cheap: " + text)), ...line.beat.slice(0, 4).map((text) => small("beat " + text)), ...line.refused.slice(0, 4).map((text) => small("refused before: " + text)))));
     at("story").showModal();
   } catch (error) {
     trouble(error.message);
