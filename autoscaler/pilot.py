@@ -68,7 +68,7 @@ class Course:
         """On demand, beyond what it pays where it is; nothing where the limit does not pay for that."""
         if self.decision is None or self.case.contract is None:
             return 0
-        whole = max(self.decision.choice.replicas, 1) * self.case.contract.on_demand_uusd_per_h
+        whole = self.case.contract.on_demand_rate_uusd_per_h(max(self.decision.choice.replicas, 1))
         paid = sum(node.requested.offer.price_uusd_per_h or 0 for node in self.case.here)
         return max(whole - paid, 0) if whole <= limit_uusd_per_h else 0
 
@@ -274,12 +274,12 @@ def _is_nearly_paid(found: ContractDecision, contract: ContractView, size: int) 
     if found.aim is not Aim.BUDGET or contract.budget_left_uusd is None:
         return False
     left_s = contract.work_left_s / (1.0 + MARGIN) / contract.speeds[size - 1]
-    return contract.on_demand_uusd_per_h * size * left_s / 3600.0 <= contract.budget_left_uusd
+    return contract.on_demand_rate_uusd_per_h(size) * left_s / 3600.0 <= contract.budget_left_uusd
 
 
 def _on_demand_uusd(contract: ContractView, size: int) -> float:
     left_s = contract.work_left_s / contract.speeds[size - 1] + contract.restart_s
-    return contract.on_demand_uusd_per_h * size * left_s / 3600.0
+    return contract.on_demand_rate_uusd_per_h(size) * left_s / 3600.0
 
 
 def _steer(case: Case, contract: ContractView, decision: ContractDecision, view: View) -> Steer:
@@ -328,9 +328,11 @@ def _what(choice: Choice) -> str:
 def _idle_as_cheap(case: Case, choice: Choice, view: View) -> list[Offer]:
     """Offers of other spot markets with nodes of ours that nobody uses, where a replica costs no more than where the
     job is to run. Not for who moves: the nodes that he is to leave would have such labels, too."""
-    prices = {market.key: market.price_uusd_per_h for market in case.contract.spot} if case.contract else {}
-    most = prices.get(choice.key, 0) if choice.capacity is Capacity.SPOT else 0
-    keys = {key for key, uusd_per_h in case.idle.items() if uusd_per_h <= most and key != choice.key}
+    if choice.capacity is not Capacity.SPOT or case.contract is None:
+        return []
+    rates = {market.key: market.rate_uusd_per_h(choice.replicas) for market in case.contract.spot}
+    idle = {key: each.rate_uusd_per_h(choice.replicas) for key, each in case.idle.items() if key != choice.key}
+    keys = {key for key, rate in idle.items() if rate <= rates.get(choice.key, 0)}
     return [offer for offer in view.offers if offer.market.key in keys]
 
 

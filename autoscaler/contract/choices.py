@@ -74,24 +74,24 @@ def _now(view: ContractView) -> int:
 def _start(view: ContractView, sizes: Sequence[int]) -> int:
     """Of all that are in time, the cheapest for the work; 0 where none is."""
     fit = [size for size in sizes if view.slack_s(size) >= view.restart_s - EPSILON_S]
-    return min(fit, key=lambda size: (size / view.speeds[size - 1], size), default=0)
+    return min(fit, key=lambda size: (view.on_demand_rate_uusd_per_h(size) / view.speeds[size - 1], size), default=0)
 
 
 def _cheapest_uusd(view: ContractView, replicas: int) -> float:
-    prices = [view.on_demand_uusd_per_h, *(market.price_uusd_per_h for market in view.spot)]
-    return min(prices) * replicas * view.work_left_s / view.speeds[replicas - 1] / 3600.0
+    rates = [view.on_demand_rate_uusd_per_h(replicas), *(market.rate_uusd_per_h(replicas) for market in view.spot)]
+    return min(rates) * view.work_left_s / view.speeds[replicas - 1] / 3600.0
 
 
 class Size:
-    """The choices with one number of replicas."""
+    """The choices with one number of replicas. `view`: with the prices of one of them."""
 
     def __init__(self, view: ContractView, replicas: int) -> None:
-        self.view, self.replicas = view, replicas
+        self.nets = Nets(view)
+        self.view, self.replicas = view.at(replicas), replicas
         self.work_h = view.work_left_s / view.speeds[replicas - 1] / 3600.0
         self.slack_h = min(view.slack_s(replicas) / 3600.0, _FAR * max(self.work_h, 1.0))
         self.restart_h = view.restart_s / 3600.0
-        self.nets = Nets(view)
-        self.uusd = view.on_demand_uusd_per_h * replicas  # an hour of it
+        self.uusd = self.view.on_demand_uusd_per_h * replicas  # an hour of it
         self.here = view.running if view.running and view.running.replicas == replicas else None
         self.warming_h = self.here.warming_s / 3600.0 if self.here else 0.0
         open_h = [market.age_h for market in view.spot if market.is_open]

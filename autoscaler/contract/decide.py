@@ -17,7 +17,7 @@ from tradewind.autoscaler.contract.choices import Size, choices
 from tradewind.autoscaler.contract.induction import LONGEST_H
 from tradewind.autoscaler.contract.nets import Nets
 from tradewind.autoscaler.contract.odds import NEVER
-from tradewind.autoscaler.contract.view import Aim, Choice, ContractDecision, ContractView
+from tradewind.autoscaler.contract.view import Aim, Choice, ContractDecision, ContractView, SpotMarket
 from tradewind.model import Capacity
 from tradewind.units import format_duration, format_usd
 
@@ -82,7 +82,7 @@ def course_of(view: ContractView) -> Course:
 
 def _without_a_sure_way(view: ContractView, left_uusd: int) -> Iterator[Course]:
     """What may be aimed at instead, the best first. Of spot, only the markets count whose price pays for the rest."""
-    paid = tuple(each for each in view.spot if _at_least_uusd(view, each.price_uusd_per_h) <= left_uusd)
+    paid = tuple(each for each in view.spot if _at_least_uusd(view, each) <= left_uusd)
     patient = replace(view, spot=paid, deadline_at_s=None, budget_left_uusd=None)
     spot = _cheapest_first(_no_on_demand(choices(patient)))
     hopeful = replace(view, spot=paid, budget_left_uusd=None)
@@ -114,7 +114,7 @@ def _leaves_both(view: ContractView, choice: Choice, left_uusd: int, spare_uusd:
     here = view.running
     is_here = here is not None and (here.key, here.replicas) == (choice.key, choice.replicas)
     begin_s = here.warming_s if here is not None and is_here else view.restart_s
-    price = view.on_demand_uusd_per_h * choice.replicas
+    price = view.on_demand_rate_uusd_per_h(choice.replicas)
     in_time = view.slack_s(choice.replicas) - begin_s >= 2.0 * view.restart_s + view.tick_s
     return in_time and price * (begin_s + view.tick_s) / 3600.0 <= spare_uusd
 
@@ -127,10 +127,10 @@ def _no_on_demand(found: Iterable[Choice]) -> Iterator[Choice]:
     return (choice for choice in found if choice.capacity is not _ON_DEMAND)
 
 
-def _at_least_uusd(view: ContractView, price_uusd_per_h: int) -> float:
-    """The rest at this price, without any loss, at the size that is cheapest for the work."""
-    per_work = min((number + 1) / speed for number, speed in enumerate(view.speeds))
-    return price_uusd_per_h * per_work * view.work_left_s / 3600.0
+def _at_least_uusd(view: ContractView, market: SpotMarket) -> float:
+    """The rest in this market, without any loss, at the size that is cheapest for the work."""
+    per_work = min(market.rate_uusd_per_h(number) / speed for number, speed in enumerate(view.speeds, 1))
+    return per_work * view.work_left_s / 3600.0
 
 
 # --- in words -------------------------------------------------------------------------------------------------------
@@ -151,7 +151,8 @@ def _hurry(view: ContractView, slack_s: float) -> ContractDecision:
 
 
 def _on_demand_uusd(view: ContractView) -> float:
-    return view.on_demand_uusd_per_h * view.fastest * view.work_left_s / view.speeds[view.fastest - 1] / 3600.0
+    rate = view.on_demand_rate_uusd_per_h(view.fastest)
+    return rate * view.work_left_s / view.speeds[view.fastest - 1] / 3600.0
 
 
 def _reason(view: ContractView, best: Choice, slack_s: float) -> str:

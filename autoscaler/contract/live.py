@@ -42,7 +42,7 @@ class Case:
     wish: Wish
     here: tuple[NodeView, ...] = ()  # nodes that it is on, or that come for it; without those that leave
     contract: ContractView | None = None
-    idle: Mapping[str, int] = field(default_factory=dict)  # spot markets with a node that is free: a replica's price
+    idle: Mapping[str, Priced] = field(default_factory=dict)  # spot markets with a node that is free
     unknown: str = ""
     basis: str = ""  # where the work comes from, in words
     is_stated: bool = False  # nothing but what the person said
@@ -60,7 +60,7 @@ def case_of(
     if work is None:
         return Case(job, wish, here, unknown=_why_unknown(job))
     replicas = max(1, _replicas(job, wish, here), wish.min_replicas)  # fewer, while a node goes, are no size to run at
-    fitting = priced(wish, replicas, view, pace.accelerator if pace else "")
+    fitting = priced(wish, work.speeds, view, pace.accelerator if pace else "")
     dear = _on_demand(fitting, here)
     if dear is None:
         return Case(job, wish, here, unknown="no on-demand offer fits it, so that nothing could be promised")
@@ -74,7 +74,7 @@ def case_of(
         restart_s=restart_s,
         tick_s=tick_s,
         on_demand_key=dear.key,
-        on_demand_uusd_per_h=dear.uusd_per_h,
+        on_demand_uusd_per_h=dear.machine_uusd_per_h,
         deadline_at_s=job.spec.contract.deadline_at_s,
         budget_left_uusd=budget_left_uusd,
         spot=tuple(_market(each, here, watch, view) for each in spot),
@@ -82,6 +82,7 @@ def case_of(
         together_age_h=_age_h(watch.any.age_h(view.now_s)),
         running=_running(job, wish, here, view.now_s, restart_s, fleet),
         speeds=work.speeds,
+        on_demand_seats=dear.seats,
     )
     tells = work.is_stated and will_tell(pace, wish)
     idle = _idle(fitting, wish, view)
@@ -147,14 +148,13 @@ def _spot(fitting: list[Priced], here: tuple[NodeView, ...], view: View) -> list
     return [each for index, each in enumerate(cheap) if index < _MARKETS or each.key in keys or each.key in open_]
 
 
-def _idle(fitting: Iterable[Priced], wish: Wish, view: View) -> dict[str, int]:
-    """By spot market, what a replica costs there: those in which a node of ours is there, nobody uses it, and a worker
-    fits on it. It is paid for, and need not boot."""
+def _idle(fitting: Iterable[Priced], wish: Wish, view: View) -> dict[str, Priced]:
+    """Spot markets in which a node of ours is there, nobody uses it, and a worker fits on it. It is paid for, and need
+    not boot."""
     shape = Shape.of(wish.resources, wish.labels)
     free = [node for node in view.stirring if _is_free(node) and node.ray and shape.allows(node.ray.labels)]
     keys = {node.requested.offer.market.key for node in free if node.ray and shape.copies_in(node.ray.available)}
-    cheap = (each for each in fitting if not each.is_on_demand)
-    return {each.key: each.uusd_per_h for each in cheap if each.key in keys}
+    return {each.key: each for each in fitting if each.key in keys and not each.is_on_demand}
 
 
 def _is_free(node: NodeView) -> bool:
@@ -168,7 +168,7 @@ def _market(each: Priced, here: tuple[NodeView, ...], watch: Watch, view: View) 
     is_open = is_here or not why_closed(each.offer, view)
     guessed_h = 0.0 if seen.is_up is False else 1e9  # its block is over: perhaps it has just come back
     age_h = seen.age_h(view.now_s) if seen.is_up is is_open else guessed_h
-    return SpotMarket(each.key, each.uusd_per_h, is_open, _age_h(age_h), seen.tally)
+    return SpotMarket(each.key, each.machine_uusd_per_h, is_open, _age_h(age_h), seen.tally, each.seats)
 
 
 def _age_h(age_h: float) -> float:

@@ -23,7 +23,7 @@ class Nets:
         return (size for size in range(1, len(self.view.speeds) + 1) if size != self.view.fastest)
 
     def holds(self, replicas: int, price_uusd_per_h: float, lost_s: float, reaction_s: float = 0.0) -> bool:
-        """`price_uusd_per_h`: of one replica; `lost_s`: paid without progress; `reaction_s`: lost and not paid."""
+        """`price_uusd_per_h`: of one of them; `lost_s`: paid without progress; `reaction_s`: lost and not paid."""
         return any(
             self._in_time(size, replicas, lost_s + reaction_s) and self._paid(size, replicas, price_uusd_per_h, lost_s)
             for size in dict.fromkeys((*self._sizes, replicas))
@@ -33,7 +33,7 @@ class Nets:
         """Whether on-demand of this size, which begins its work after so long, is sure."""
         view = self.view
         in_time = view.slack_s(replicas) + EPSILON_S >= lost_s
-        return in_time and self._pays(view.on_demand_uusd_per_h * replicas * (self._work_s(replicas) + lost_s))
+        return in_time and self._pays(view.on_demand_rate_uusd_per_h(replicas) * (self._work_s(replicas) + lost_s))
 
     def _in_time(self, size: int, replicas: int, lost_s: float) -> bool:
         """Work at a slower size than the one that will be asked for takes slack of that one."""
@@ -48,7 +48,7 @@ class Nets:
         if view.budget_left_uusd is None:
             return True
         rate = price_uusd_per_h * replicas
-        sure_rate = view.on_demand_uusd_per_h * size
+        sure_rate = view.on_demand_rate_uusd_per_h(size)
         beyond = max(0.0, rate - sure_rate * view.speeds[replicas - 1] / view.speeds[size - 1])
         spent = rate * lost_s + beyond * max(0.0, view.tick_s - lost_s)
         return self._pays(spent + sure_rate * (self._work_s(size) + view.restart_s))

@@ -32,7 +32,7 @@ class Point:
 @dataclass(frozen=True, slots=True)
 class Price:
     key: str
-    uusd_per_h: int  # of one replica
+    uusd_per_h: int  # of one of the replicas that are planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,7 @@ class Answer:
     spot: tuple[Price, ...] = ()  # the markets that were looked at, the cheapest first
     asked_s: float | None = None  # the deadline that was asked for, from now on
     budget_uusd: int | None = None  # that was asked for; the curve is without it
+    replicas: int = 1  # that are planned, at first
     basis: str = ""  # whose offers were priced, in words; set by who knows
 
 
@@ -60,6 +61,7 @@ def plan(view: ContractView, plays: int = 400, seed: int = 0) -> Answer:
     least_uusd = _least_uusd(view)
     problems = tuple(_problems(view, shortest_s, least_uusd, curve))
     found = None if problems else outlook(view, plays, seed)
+    size = sized(view)
     return Answer(
         not problems,
         "; ".join(what for what, _ in problems) if problems else _summary(view, found),
@@ -69,10 +71,11 @@ def plan(view: ContractView, plays: int = 400, seed: int = 0) -> Answer:
         curve,
         cheapest.deadline_s,
         found,
-        Price(view.on_demand_key, view.on_demand_uusd_per_h),
-        tuple(Price(each.key, each.price_uusd_per_h) for each in view.spot),
+        Price(view.on_demand_key, size.view.on_demand_uusd_per_h),
+        tuple(Price(each.key, each.price_uusd_per_h) for each in view.at(size.replicas).spot),
         _asked_s(view),
         view.budget_left_uusd,
+        size.replicas,
     )
 
 
@@ -105,9 +108,9 @@ def _deadlines_s(view: ContractView, shortest_s: float) -> list[float]:
 
 
 def _least_uusd(view: ContractView) -> int:
-    price = min([view.on_demand_uusd_per_h, *(market.price_uusd_per_h for market in view.spot)])
-    per_work = min((number + 1) / speed for number, speed in enumerate(view.speeds))
-    return math.floor(price * per_work * view.work_left_s / 3600.0)
+    rates = [view.on_demand_rate_uusd_per_h, *(market.rate_uusd_per_h for market in view.spot)]
+    per_work = min(rate(number) / speed for number, speed in enumerate(view.speeds, 1) for rate in rates)
+    return math.floor(per_work * view.work_left_s / 3600.0)
 
 
 def _problems(

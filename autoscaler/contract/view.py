@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tradewind.autoscaler.contract.odds import NEVER, Tally
@@ -11,13 +11,28 @@ from tradewind.errors import ConfigError, Problem
 from tradewind.model import Capacity
 
 
+def rate_uusd_per_h(replicas: int, machine_uusd_per_h: int, seats: float) -> int:
+    """Of so many replicas on machines that hold `seats` each (below 1: one needs several): whole machines are paid."""
+    return machine_uusd_per_h * math.ceil(replicas / seats - 1e-9)
+
+
 @dataclass(frozen=True, slots=True)
 class SpotMarket:
     key: str
-    price_uusd_per_h: int  # of one replica
+    price_uusd_per_h: int  # of one machine
     is_open: bool  # a machine could be had now
     age_h: float = 1e9  # for how long it has been so
     seen: Tally = NEVER
+    seats: float = 1.0  # replicas that a machine holds
+
+    def rate_uusd_per_h(self, replicas: int) -> int:
+        return rate_uusd_per_h(replicas, self.price_uusd_per_h, self.seats)
+
+    def at(self, replicas: int) -> SpotMarket:
+        """With the price of one of so many replicas."""
+        if self.seats == 1.0:
+            return self
+        return replace(self, price_uusd_per_h=math.ceil(self.rate_uusd_per_h(replicas) / replicas), seats=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +48,15 @@ class Running:
 @dataclass(frozen=True, slots=True)
 class ContractView:
     """`work_left_s` is the time that one replica would take. `speeds[n - 1]` is how many times faster n replicas are;
-    all of one job lie in one market. `deadline_at_s` and `budget_left_uusd` are None where nothing was promised."""
+    all of one job lie in one market, and may share machines there. `deadline_at_s` and `budget_left_uusd` are None
+    where nothing was promised."""
 
     now_s: float
     work_left_s: float
     restart_s: float  # from asking for a machine until the job goes on, with what is done again
     tick_s: float  # until the next decision
     on_demand_key: str
-    on_demand_uusd_per_h: int  # of one replica
+    on_demand_uusd_per_h: int  # of one machine
     deadline_at_s: float | None = None
     budget_left_uusd: int | None = None
     spot: tuple[SpotMarket, ...] = ()
@@ -50,6 +66,7 @@ class ContractView:
     speeds: tuple[float, ...] = (1.0,)
     reaction_s: float | None = None  # time from a loss until it is seen; None: a tick
     on_demand_refusal: float = 0.01  # chance that on-demand is out of stock when it is asked for
+    on_demand_seats: float = 1.0  # replicas that a machine holds
 
     def __post_init__(self) -> None:
         for name in ("work_left_s", "restart_s", "tick_s"):
@@ -59,6 +76,8 @@ class ContractView:
             raise _problem("deadline_at_s", "must be a moment, or None for no deadline")
         if self.on_demand_uusd_per_h <= 0 or any(market.price_uusd_per_h <= 0 for market in self.spot):
             raise _problem("price", "must be above 0: an unknown price is no price")
+        if self.on_demand_seats <= 0.0 or any(market.seats <= 0.0 for market in self.spot):
+            raise _problem("seats", "must be above 0: what holds nothing is no offer")
         if not self.speeds or not all(0.0 < speed < math.inf for speed in self.speeds):
             raise _problem("speeds", "must be above 0, one for each number of replicas")
 
@@ -66,6 +85,17 @@ class ContractView:
     def fastest(self) -> int:
         """The number of replicas that is done first."""
         return max(range(len(self.speeds)), key=lambda index: (self.speeds[index], -index)) + 1
+
+    def on_demand_rate_uusd_per_h(self, replicas: int) -> int:
+        return rate_uusd_per_h(replicas, self.on_demand_uusd_per_h, self.on_demand_seats)
+
+    def at(self, replicas: int) -> ContractView:
+        """With the prices of one of so many replicas: each its share of the machines that all of them need."""
+        if self.on_demand_seats == 1.0 and all(market.seats == 1.0 for market in self.spot):
+            return self
+        price = math.ceil(self.on_demand_rate_uusd_per_h(replicas) / replicas)
+        spot = tuple(market.at(replicas) for market in self.spot)
+        return replace(self, on_demand_uusd_per_h=price, on_demand_seats=1.0, spot=spot)
 
     def slack_s(self, replicas: int) -> float:
         """Time that may be lost, if so many replicas do the rest. Infinite without a deadline."""

@@ -1,5 +1,6 @@
 """What one job could be bought on: what the fleet sells, within its limits, were nobody else there; without a fleet,
-what the catalogue has. Pure, but for reading the file. For `tradewind plan`, and for what is promised at `submit`."""
+what the catalogue has. Where the limits leave few of the cheapest, a dearer one may be the net that keeps a contract.
+ Pure, but for reading the file. For `tradewind plan`, and for what is promised at `submit`."""
 
 from __future__ import annotations
 
@@ -49,17 +50,19 @@ class _Row:
     room: int  # workers that it leaves
 
 
-def shelf_of(spec: JobSpec, views: Sequence[View]) -> Shelf | Bare:
-    """By what the cells of a fleet see."""
+def shelves_of(spec: JobSpec, speeds: Sequence[float], views: Sequence[View]) -> tuple[Shelf, ...] | Bare:
+    """By what the cells of a fleet see; `speeds` by the number of workers. The cheapest first: each further one is
+    dearer on demand, and its limits leave more workers."""
     least, wanted = max(spec.min_workers, 1), max(spec.max_workers, 1)
-    rows = sorted(_rows(spec, views), key=lambda row: (row.priced.uusd_per_h, row.priced.key))
-    net = next((row for row in rows if row.priced.is_on_demand and row.room >= least), None)
-    if net is None:
-        return _bare(spec, views, rows, least)
-    most = min(wanted, net.room)
-    spot = tuple(row.priced for row in rows if not row.priced.is_on_demand and row.room >= most)
-    less = f"{net.limit.name} allows {most} of {wanted} workers" if net.limit and most < wanted else ""
-    return Shelf(net.priced, spot, most, less)
+    rows = sorted(_rows(spec, speeds, views), key=lambda row: (row.priced.work_uusd_per_h, row.priced.key))
+    found: list[Shelf] = []
+    for net in rows:
+        most = min(wanted, net.room)
+        if net.priced.is_on_demand and most >= max(least, found[-1].most + 1 if found else 0):
+            spot = tuple(row.priced for row in rows if not row.priced.is_on_demand and row.room >= most)
+            less = f"{net.limit.name} allows {most} of {wanted} workers" if net.limit and most < wanted else ""
+            found.append(Shelf(net.priced, spot, most, less))
+    return tuple(found) or _bare(spec, views, rows, least)
 
 
 def _bare(spec: JobSpec, views: Sequence[View], rows: Sequence[_Row], least: int) -> Bare:
@@ -72,12 +75,12 @@ def _bare(spec: JobSpec, views: Sequence[View], rows: Sequence[_Row], least: int
     return Bare(f"{limit.name} allows fewer than the {least} it needs on demand", can_start)
 
 
-def _rows(spec: JobSpec, views: Iterable[View]) -> Iterator[_Row]:
-    """Before it runs, a worker is taken for a replica, and the policy prices the least size."""
+def _rows(spec: JobSpec, speeds: Sequence[float], views: Iterable[View]) -> Iterator[_Row]:
+    """Before it runs, a worker is taken for a replica."""
     wish = Wish("", spec.min_workers, spec.max_workers, spec.worker_resources, spec.worker_labels)
     for view in views:
         bounds = bounds_of(view.settings.limits, (spec.tenant,))
-        for each in priced(wish, max(spec.min_workers, 1), view):
+        for each in priced(wish, speeds, view):
             limit = _tightest(each.offer, bounds, spec.tenant)
             yield _Row(each, limit, _nodes(each.offer, limit) * each.copies if limit else sys.maxsize)
 
@@ -104,11 +107,14 @@ def fleet_of(place: FleetHome) -> FleetConfig | None:
     return FleetConfig(name=place.fleet) if is_known else None
 
 
-def shelf_for(spec: JobSpec, fleet: FleetConfig | None, cloud: str | None, now_s: float) -> Shelf:
+def shelves_for(
+    spec: JobSpec, speeds: Sequence[float], fleet: FleetConfig | None, cloud: str | None, now_s: float
+) -> tuple[Shelf, ...]:
     """Raises ConfigError where nothing on demand is left."""
     limits = Limits() if fleet is None else limits_of(fleet)
     sold = tuple(_sold(fleet, _accelerator(spec), cloud))
-    found = shelf_of(spec, [View(now_s, LoopSettings(fleet.name if fleet else "", limits=limits), offers=sold)])
+    view = View(now_s, LoopSettings(fleet.name if fleet else "", limits=limits), offers=sold)
+    found = shelves_of(spec, speeds, [view])
     if isinstance(found, Bare):
         raise _limits_forbid(found.limit) if found.limit else _nothing_fits(fleet)
     return found

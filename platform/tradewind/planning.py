@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tradewind.autoscaler.view import View
 from tradewind.config import FleetConfig
 from tradewind.errors import ConfigError, Problem
 from tradewind.model import JobSpec
-from tradewind.plan_offers import ALLOW, Bare, Shelf, basis_of, shelf_for, shelf_of
+from tradewind.plan_offers import ALLOW, Bare, Shelf, basis_of, shelves_for, shelves_of
 from tradewind.submission import build_spec
 from tradewind.units import format_duration, format_usd
 
@@ -41,9 +41,10 @@ def ask(
     if spec.contract.work_s is None:
         problem = Problem(job_file, "work", "is not stated, and there are no steps yet that could tell")
         raise ConfigError([problem], "say how long one worker would need, like --work 48h, or `work: 48h` in the file")
-    shelf = shelf_for(spec, fleet, cloud, now_s)
-    view = _view(spec, shelf, now_s, restart_s, scaling, is_open=False)
-    return replace(plan(view), basis=basis_of(fleet, shelf))
+    fast = speeds(spec, scaling)
+    shelves = shelves_for(spec, fast, fleet, cloud, now_s)
+    answer, shelf = _best(shelves, lambda shelf: plan(_view(spec, shelf, fast, now_s, restart_s, is_open=False)))
+    return replace(answer, basis=basis_of(fleet, shelf))
 
 
 def promise(spec: JobSpec, views: Sequence[View], now_s: float) -> str:
@@ -62,12 +63,24 @@ def weigh(spec: JobSpec, views: Sequence[View], now_s: float) -> Answer | Bare |
     stated, the program asks Ray itself, or no cell has looked yet)."""
     if spec.contract.is_empty or spec.contract.work_s is None or not spec.max_workers or not views:
         return None
-    shelf = shelf_of(spec, views)
-    if isinstance(shelf, Bare):
-        return shelf
+    fast = speeds(spec, SCALING)
+    shelves = shelves_of(spec, fast, views)
+    if isinstance(shelves, Bare):
+        return shelves
     restart_s = views[0].settings.usual_boot_s + USUAL_START_S
-    answer = plan(_view(spec, shelf, now_s, restart_s, SCALING, is_open=True), plays=100)
+    answer, shelf = _best(
+        shelves, lambda shelf: plan(_view(spec, shelf, fast, now_s, restart_s, is_open=True), plays=100)
+    )
     return replace(answer, basis=shelf.less)
+
+
+def _best(shelves: Sequence[Shelf], answer: Callable[[Shelf], Answer]) -> tuple[Answer, Shelf]:
+    """By the cheapest that keeps the contract; where none does, by the one that leaves most workers."""
+    for shelf in shelves:
+        found = answer(shelf)
+        if found.is_feasible:
+            break
+    return found, shelf
 
 
 def _unpromised(spec: JobSpec, bare: Bare) -> str:
@@ -78,7 +91,7 @@ def _unpromised(spec: JobSpec, bare: Bare) -> str:
 
 
 def _view(
-    spec: JobSpec, shelf: Shelf, now_s: float, restart_s: float, scaling: float, *, is_open: bool
+    spec: JobSpec, shelf: Shelf, fast: Sequence[float], now_s: float, restart_s: float, *, is_open: bool
 ) -> ContractView:
     """`is_open`: whether spot is taken to be there at first."""
     return ContractView(
@@ -87,11 +100,14 @@ def _view(
         restart_s=restart_s,
         tick_s=_TICK_S,
         on_demand_key=shelf.on_demand.key,
-        on_demand_uusd_per_h=shelf.on_demand.uusd_per_h,
+        on_demand_uusd_per_h=shelf.on_demand.machine_uusd_per_h,
         deadline_at_s=spec.contract.deadline_at_s,
         budget_left_uusd=spec.contract.budget_uusd,
-        spot=tuple(SpotMarket(each.key, each.uusd_per_h, is_open) for each in shelf.spot[:_MARKETS]),
-        speeds=speeds(spec, scaling)[: shelf.most],
+        spot=tuple(
+            SpotMarket(each.key, each.machine_uusd_per_h, is_open, seats=each.seats) for each in shelf.spot[:_MARKETS]
+        ),
+        speeds=tuple(fast[: shelf.most]),
+        on_demand_seats=shelf.on_demand.seats,
     )
 
 
@@ -157,10 +173,11 @@ def _unlimited(answer: Answer) -> str:
 
 
 def _prices(answer: Answer) -> str:
-    """Of one worker: its share of the machines."""
+    """Of one worker: its share of the machines that all of them need."""
     parts = [f"{answer.on_demand.key} {format_usd(answer.on_demand.uusd_per_h)}/h"]
     parts += [f"{each.key} {format_usd(each.uusd_per_h)}/h" for each in answer.spot]
-    return ", ".join(parts) + ", for each worker" + ("" if answer.spot else "; no spot market sells it")
+    each = "for the worker" if answer.replicas == 1 else f"for each of {answer.replicas} workers"
+    return f"{', '.join(parts)}, {each}" + ("" if answer.spot else "; no spot market sells it")
 
 
 def _cheapest(answer: Answer) -> str:

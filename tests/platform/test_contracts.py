@@ -82,9 +82,10 @@ def test_what_is_promised_is_priced_as_the_policy_prices_it() -> None:
         assert isinstance(answer, Answer)
         assert case.contract is not None
         assert answer.on_demand.key == case.contract.on_demand_key
-        assert answer.on_demand.uusd_per_h == case.contract.on_demand_uusd_per_h
+        seen = case.contract.at(answer.replicas)
+        assert answer.on_demand.uusd_per_h == seen.on_demand_uusd_per_h
         assert [(each.key, each.uusd_per_h) for each in answer.spot] == [
-            (each.key, each.price_uusd_per_h) for each in case.contract.spot
+            (each.key, each.price_uusd_per_h) for each in seen.spot
         ]
 
 
@@ -104,6 +105,18 @@ def test_the_limits_of_the_fleet_are_part_of_what_is_promised(limits: Limits, li
         promise(asked, sees(limits=limits), 0.0)
     assert f"{limit} allows 1 of 2 workers" in str(caught.value)
     assert "can be kept" in promise(spec(20 * H), sees(limits=limits), 0.0)
+
+
+def test_where_limits_leave_few_of_the_cheapest_a_dearer_one_keeps_the_promise() -> None:
+    dearer = make_offer("aws/us-east-1a/g6", usd_per_h=1.50, cpus=4, gpus=1, capacity=Capacity.ON_DEMAND)
+    limits = Limits(rules=(Rule(Part(cloud="gcp"), max_nodes=1),))
+    quick, slow = (weigh(spec(hours * H), sees(SPOT, DEAR, dearer, limits=limits), 0.0) for hours in (8, 20))
+    assert isinstance(quick, Answer)
+    assert isinstance(slow, Answer)
+    assert (quick.is_feasible, quick.on_demand.key, quick.basis) == (True, dearer.market.key, "")
+    assert (slow.is_feasible, slow.on_demand.key) == (True, DEAR.market.key), "with time enough the cheapest will do"
+    with pytest.raises(ConfigError, match=r"the work takes .* with 2 on demand"):
+        promise(spec(5 * H), sees(SPOT, DEAR, dearer, limits=limits), 0.0)
 
 
 def test_what_no_limit_lets_start_is_refused() -> None:
