@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from tradewind.autoscaler.actions import alternative
 from tradewind.autoscaler.contract.decide import decide
 from tradewind.autoscaler.contract.live import Case, case_of
-from tradewind.autoscaler.contract.progress import MARGIN
+from tradewind.autoscaler.contract.settled import SPARE, on_demand_at, settled
 from tradewind.autoscaler.contract.view import Aim, Choice, ContractDecision, ContractView
 from tradewind.autoscaler.fleet import FleetState, JobRecord
 from tradewind.autoscaler.limits import Limits
@@ -45,8 +45,6 @@ WAITING = "waits for spot, as its contract says; `tradewind why job` tells more"
 _FREE = "as without a contract"
 _SAFE = "on demand, as fast as it can"
 _SHOWN = 3  # alternatives on record
-_GAIN = 0.1  # of the cost to the end: what a move must bring
-_SPARE = 3.0  # restarts for which there must be slack before on-demand is left; two are what the policy asks for
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +195,7 @@ def _is_bound(contract: ContractView) -> bool:
     if contract.deadline_at_s is not None or contract.budget_left_uusd is None:
         return contract.deadline_at_s is not None
     usable = (n for n in range(1, len(contract.speeds) + 1) if contract.speeds[n - 1] >= 1e-6)
-    return max(_on_demand_uusd(contract, size) for size in usable) > contract.budget_left_uusd
+    return max(on_demand_at(contract, size).cost_uusd for size in usable) > contract.budget_left_uusd
 
 
 def _decided(case: Case, contract: ContractView, view: View) -> ContractDecision:
@@ -210,7 +208,7 @@ def _decided(case: Case, contract: ContractView, view: View) -> ContractDecision
     if found.aim is Aim.SURE and _was_cut_short(case, contract):
         why = "it lost its machines before its first steps could tell how much work there is"
         return replace(found, choice=_on_demand_of(found, contract), reason=why)
-    found, running = _settled(found, contract), contract.running
+    found, running = settled(found, contract), contract.running
     if running is None and found.slack_s < contract.restart_s:
         slack = format_duration(found.slack_s) if found.slack_s > 0 else "no"
         start = format_duration(contract.restart_s)
@@ -219,7 +217,7 @@ def _decided(case: Case, contract: ContractView, view: View) -> ContractDecision
     if is_late and running is not None and running.capacity is Capacity.SPOT and case.wish.can_move:
         slack = format_duration(found.slack_s)
         reason = f"{slack} of slack are too little to lose a machine now"
-        return replace(found, choice=_on_demand_at(contract, contract.fastest), reason=reason)
+        return replace(found, choice=on_demand_at(contract, contract.fastest), reason=reason)
     return found
 
 
@@ -241,45 +239,7 @@ def _why_not_wait(case: Case, contract: ContractView, found: ContractDecision) -
 def _on_demand_of(found: ContractDecision, contract: ContractView) -> Choice:
     """The cheapest of those that were looked at."""
     seen = [choice for choice in found.beaten if choice.capacity is Capacity.ON_DEMAND]
-    return min(seen, key=lambda choice: choice.cost_uusd, default=_on_demand_at(contract, contract.fastest))
-
-
-def _on_demand_at(contract: ContractView, size: int) -> Choice:
-    return Choice(contract.on_demand_key, Capacity.ON_DEMAND, size, _on_demand_uusd(contract, size))
-
-
-def _settled(found: ContractDecision, contract: ContractView) -> ContractDecision:
-    """Nobody moves for next to nothing, and who leaves on-demand has slack to spare: otherwise the next save or the
-    next slow step would send him back, and both moves were in vain. To on-demand the way is always open."""
-    running, best = contract.running, found.choice
-    if running is None or best.capacity is Capacity.ON_DEMAND or best.key == running.key:
-        return found
-    if running.capacity is Capacity.ON_DEMAND and _is_nearly_paid(found, contract, running.replicas):
-        reason = "its budget pays for on-demand to the end, but for what is kept in reserve"
-        return replace(found, choice=_on_demand_at(contract, running.replicas), reason=reason, aim=Aim.SURE)
-    here = [other for other in found.beaten if (other.key, other.replicas) == (running.key, running.replicas)]
-    needed_s = _SPARE * contract.restart_s + contract.tick_s
-    if here and here[0].cost_uusd * (1.0 - _GAIN) <= best.cost_uusd:
-        return replace(found, choice=here[0], reason=f"{found.reason}: too little is gained by that to move")
-    if here and running.capacity is Capacity.ON_DEMAND and found.slack_s < needed_s:
-        slack, needed = format_duration(max(0.0, found.slack_s)), format_duration(needed_s)
-        reason = f"on demand, {slack} of slack are too little to leave it: {needed} are asked for"
-        return replace(found, choice=here[0], reason=reason)
-    return found
-
-
-def _is_nearly_paid(found: ContractDecision, contract: ContractView, size: int) -> bool:
-    """What is left pays for the work as it is thought to be, without the margin on it: nobody leaves on-demand for
-    that, since another start would cost more."""
-    if found.aim is not Aim.BUDGET or contract.budget_left_uusd is None:
-        return False
-    left_s = contract.work_left_s / (1.0 + MARGIN) / contract.speeds[size - 1]
-    return contract.on_demand_rate_uusd_per_h(size) * left_s / 3600.0 <= contract.budget_left_uusd
-
-
-def _on_demand_uusd(contract: ContractView, size: int) -> float:
-    left_s = contract.work_left_s / contract.speeds[size - 1] + contract.restart_s
-    return contract.on_demand_rate_uusd_per_h(size) * left_s / 3600.0
+    return min(seen, key=lambda choice: choice.cost_uusd, default=on_demand_at(contract, contract.fastest))
 
 
 def _steer(case: Case, contract: ContractView, decision: ContractDecision, view: View) -> Steer:
@@ -298,7 +258,7 @@ def _steer(case: Case, contract: ContractView, decision: ContractDecision, view:
         labels=_labels(choice, stays, idle, view),
         misplaced=frozenset(_misplaced(case, choice, stays, view)),
         is_net=choice.capacity is Capacity.ON_DEMAND and decision.slack_s >= contract.restart_s,
-        is_urgent=decision.slack_s < _SPARE * contract.restart_s,
+        is_urgent=decision.slack_s < SPARE * contract.restart_s,
         warning=warning,
     )
 

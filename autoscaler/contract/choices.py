@@ -8,7 +8,7 @@ no belief about a market can switch them off.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tradewind.autoscaler.contract.induction import LONGEST_H, Table, Terms, solve
@@ -27,52 +27,45 @@ _ON_DEMAND, _SPOT = Capacity.ON_DEMAND, Capacity.SPOT
 
 
 def choices(view: ContractView) -> Iterator[Choice]:
-    """All that the safety net lets through: with the number of replicas that is there now (it needs no restart), with
-    the one that is cheapest for the work, and from there with more and with fewer as long as that is expected to cost
-    less. More replicas are used when the deadline, or their speed for the money, is worth it."""
-    sizes = _sizes(view)
-    begin = [size for size in (_now(view), _start(view, sizes)) if size]
-    found: dict[int, float] = {}
-    for first in dict.fromkeys(begin):
-        yield from _look(view, first, found)
-    for way in (sizes, sizes[::-1]):
-        best = min(found, key=lambda size: found[size], default=0)
-        for size in way[way.index(best) + 1 :] if best in way else ():
-            if size not in found:
-                yield from _look(view, size, found)
-            if found[size] >= found[best]:
-                break
-            best = size
+    """All that the safety net lets through: with the number of replicas that is there now (it needs no restart), then
+    with others, those first that are cheapest where nothing is lost. The rest are left out once that alone would cost
+    more than what is found is expected to."""
+    now, least = _now(view), math.inf
+    for size in sorted(_sizes(view), key=lambda size: (size != now, _cheapest_uusd(view, size), size)):
+        if _cheapest_uusd(view, size) >= least:
+            return
+        for choice in Size(view, size).choices():
+            least = min(least, choice.cost_uusd)
+            yield choice
 
 
-def _look(view: ContractView, size: int, found: dict[int, float]) -> Iterator[Choice]:
-    """A size is left out where even on spot alone it would cost more than another is expected to."""
-    known = min(found.values(), default=math.inf)
-    found[size] = math.inf
-    if _cheapest_uusd(view, size) >= known:
-        return
-    for choice in Size(view, size).choices():
-        found[size] = min(found[size], choice.cost_uusd)
-        yield choice
-
-
-def _sizes(view: ContractView) -> list[int]:
-    """Those that are looked at, the smallest first."""
+def _sizes(view: ContractView) -> set[int]:
+    """All small ones, every half octave of larger ones, and those that fill machines."""
     most = len(view.speeds)
-    found = {_now(view), _start(view, range(1, most + 1)), view.fastest, *range(1, min(most, _ALL_SIZES) + 1)}
-    size = _ALL_SIZES
-    while size < most:
-        found |= {size, size * 3 // 2}
+    found = {_now(view), _start(view), view.fastest, *range(1, min(most, _ALL_SIZES) + 1)}
+    for number in _half_octaves(most):
+        found |= {math.floor(number * seats + 1e-9) for seats in {1.0, view.on_demand_seats, *_seats(view)}}
+    return {size for size in found if 0 < size <= most}
+
+
+def _seats(view: ContractView) -> Iterator[float]:
+    return (market.seats for market in view.spot)
+
+
+def _half_octaves(most: int) -> Iterator[int]:
+    size = 1
+    while size <= most:
+        yield from (size, size * 3 // 2)
         size *= 2
-    return sorted(size for size in found if 0 < size <= most)
 
 
 def _now(view: ContractView) -> int:
     return view.running.replicas if view.running else 0
 
 
-def _start(view: ContractView, sizes: Sequence[int]) -> int:
-    """Of all that are in time, the cheapest for the work; 0 where none is."""
+def _start(view: ContractView) -> int:
+    """Of all that are in time, the cheapest for the work on demand; 0 where none is."""
+    sizes = range(1, len(view.speeds) + 1)
     fit = [size for size in sizes if view.slack_s(size) >= view.restart_s - EPSILON_S]
     return min(fit, key=lambda size: (view.on_demand_rate_uusd_per_h(size) / view.speeds[size - 1], size), default=0)
 
@@ -88,6 +81,7 @@ class Size:
     def __init__(self, view: ContractView, replicas: int) -> None:
         self.nets = Nets(view)
         self.view, self.replicas = view.at(replicas), replicas
+        self._fastest = view.fastest
         self.work_h = view.work_left_s / view.speeds[replicas - 1] / 3600.0
         self.slack_h = min(view.slack_s(replicas) / 3600.0, _FAR * max(self.work_h, 1.0))
         self.restart_h = view.restart_s / 3600.0
@@ -145,6 +139,11 @@ class Size:
     def _is_too_late(self) -> bool:
         return self.slack_h + EPSILON_S / 3600.0 < self._begin_h(_ON_DEMAND, self.view.on_demand_key)
 
+    def _is_tight(self) -> bool:
+        """A start takes all the slack that this size has, and a faster one would follow at once: in vain."""
+        is_new = self.here is None and self.replicas != self._fastest
+        return is_new and self.slack_h < 2.0 * self.restart_h + self.view.tick_s / 3600.0
+
     def _may_pay_on_demand(self) -> bool:
         begin_h = self._begin_h(_ON_DEMAND, self.view.on_demand_key)
         to_the_end = self.nets.to_the_end(self.replicas, begin_h * 3600.0)
@@ -160,6 +159,8 @@ class Size:
 
     def _spot_in_time(self) -> Iterator[tuple[SpotMarket, float]]:
         """(market, time until work goes on there)"""
+        if self._is_tight():
+            return
         reaction_s = self.view.tick_s if self.view.reaction_s is None else self.view.reaction_s
         for market in self._candidates():
             lost_h = self._begin_h(_SPOT, market.key)
