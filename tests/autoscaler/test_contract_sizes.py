@@ -52,6 +52,22 @@ def market(chance: random.Random, key: str) -> SpotMarket:
     return SpotMarket(key, price, chance.random() < 0.8, chance.choice([0.1, 1.0, 5.0, 50.0]), seats=seats)
 
 
+def ten_hours(slack_s: float, replicas: int = 0) -> ContractView:
+    """Work and slack of one replica; two are 1.8 times as fast. So many run on spot."""
+    return ContractView(
+        now_s=0.0,
+        work_left_s=10.0 * H,
+        restart_s=600.0,
+        tick_s=60.0,
+        on_demand_key="dear",
+        on_demand_uusd_per_h=3 * USD,
+        deadline_at_s=10.0 * H + slack_s,
+        spot=(SpotMarket("spot", USD, is_open=True, age_h=5.0),),
+        running=Running("spot", Capacity.SPOT, replicas) if replicas else None,
+        speeds=(1.0, 1.8),
+    )
+
+
 def best_uusd(view: ContractView) -> float:
     sizes = range(1, len(view.speeds) + 1)
     return min((choice.cost_uusd for size in sizes for choice in Size(view, size).choices()), default=0.0)
@@ -69,20 +85,9 @@ def test_the_search_misses_hardly_anything_that_all_sizes_have() -> None:
 
 def test_no_spot_at_a_size_that_its_own_start_would_make_too_slow() -> None:
     """One replica has slack for a start and no more: two would follow at once, and the first start be in vain."""
-    view = ContractView(
-        now_s=0.0,
-        work_left_s=10.0 * H,
-        restart_s=600.0,
-        tick_s=60.0,
-        on_demand_key="dear",
-        on_demand_uusd_per_h=3 * USD,
-        deadline_at_s=10.0 * H + 700.0,
-        spot=(SpotMarket("spot", USD, is_open=True, age_h=5.0),),
-        speeds=(1.0, 1.8),
-    )
-    assert spot_sizes(view) == {2}
-    assert spot_sizes(replace(view, deadline_at_s=10.0 * H + 3600.0)) == {1, 2}, "with slack to spare"
-    assert 1 in spot_sizes(replace(view, running=Running("spot", Capacity.SPOT, 1))), "he has started there already"
+    assert spot_sizes(ten_hours(slack_s=700.0)) == {2}
+    assert spot_sizes(ten_hours(slack_s=3600.0)) == {1, 2}, "with slack to spare"
+    assert 1 in spot_sizes(ten_hours(700.0, replicas=1)), "he has started there already"
 
 
 def spot_sizes(view: ContractView) -> set[int]:
@@ -90,22 +95,6 @@ def spot_sizes(view: ContractView) -> set[int]:
 
 
 # --- who changes his size -------------------------------------------------------------------------------------------
-
-
-def running_with(replicas: int, slack_h: float = 10.0) -> ContractView:
-    """`slack_h`: of one replica."""
-    return ContractView(
-        now_s=0.0,
-        work_left_s=10.0 * H,
-        restart_s=600.0,
-        tick_s=60.0,
-        on_demand_key="dear",
-        on_demand_uusd_per_h=3 * USD,
-        deadline_at_s=(10.0 + slack_h) * H,
-        spot=(SpotMarket("spot", USD, is_open=True), SpotMarket("other", USD, is_open=True)),
-        running=Running("spot", Capacity.SPOT, replicas),
-        speeds=(1.0, 1.8),
-    )
 
 
 def decided(cost: float, replicas: int, other: float, stays: int, aim: Aim = Aim.SURE) -> ContractDecision:
@@ -127,7 +116,7 @@ def decided(cost: float, replicas: int, other: float, stays: int, aim: Aim = Aim
 def test_replicas_are_let_go_only_for_something_and_with_slack_to_spare(
     gain: float, slack_h: float, aim: Aim, size: int
 ) -> None:
-    found = settled(decided(1.0 - gain, 1, 1.0, 2, aim), running_with(2, slack_h))
+    found = settled(decided(1.0 - gain, 1, 1.0, 2, aim), ten_hours(slack_h * H, 2))
     assert found.choice.replicas == size
     if size == 2:
         assert "too little" in found.reason
@@ -135,10 +124,10 @@ def test_replicas_are_let_go_only_for_something_and_with_slack_to_spare(
 
 def test_more_replicas_may_come_at_any_time() -> None:
     """A job that lost one of two machines gets it back, though one alone would cost as much."""
-    assert settled(decided(1.0, 2, 1.0, 1), running_with(1)).choice.replicas == 2
-    assert settled(decided(1.0, 2, 1.0, 1), running_with(1, slack_h=0.3)).choice.replicas == 2
+    assert settled(decided(1.0, 2, 1.0, 1), ten_hours(10.0 * H, 1)).choice.replicas == 2
+    assert settled(decided(1.0, 2, 1.0, 1), ten_hours(0.3 * H, 1)).choice.replicas == 2
 
 
 def test_what_cannot_stay_is_not_kept() -> None:
     found = replace(decided(0.99, 1, 1.0, 2), beaten=())
-    assert settled(found, running_with(2)) is found
+    assert settled(found, ten_hours(10.0 * H, 2)) is found
