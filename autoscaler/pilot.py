@@ -122,9 +122,9 @@ class Pilot:
         known = self.courses.get(job.job_id)
         if known is not None and self._signs.get(job.job_id) == sign:
             return known
+        found = course_of(case_of(job, wish, most, view, fleet, view.settings.contract_tick_s, left_uusd), view)
         self._signs[job.job_id] = sign
-        case = case_of(job, wish, most, view, fleet, view.settings.contract_tick_s, left_uusd)
-        return course_of(case, view)
+        return found
 
 
 def _sign(job: JobRecord, wish: Wish, most: int, view: View, fleet: FleetState) -> object:
@@ -194,7 +194,7 @@ def _is_bound(contract: ContractView) -> bool:
     """Who has no deadline, and can pay for on-demand to the end at any size that he may have, needs no course."""
     if contract.deadline_at_s is not None or contract.budget_left_uusd is None:
         return contract.deadline_at_s is not None
-    usable = (n for n in range(1, len(contract.speeds) + 1) if contract.speeds[n - 1] >= 1e-6)
+    usable = (n for n in contract.sure_sizes if contract.speeds[n - 1] >= 1e-6)
     return max(on_demand_at(contract, size).cost_uusd for size in usable) > contract.budget_left_uusd
 
 
@@ -255,7 +255,7 @@ def _steer(case: Case, contract: ContractView, decision: ContractDecision, view:
         tuple(_beside(other, choice) for other in decision.beaten[:_SHOWN]),
         waits=choice.capacity is None,
         workers=replicas * wish.replica_workers,
-        labels=_labels(choice, stays, idle, view),
+        labels=_labels(case, choice, stays, idle, view),
         misplaced=frozenset(_misplaced(case, choice, stays, view)),
         is_net=choice.capacity is Capacity.ON_DEMAND and decision.slack_s >= contract.restart_s,
         is_urgent=decision.slack_s < SPARE * contract.restart_s,
@@ -302,15 +302,16 @@ def _used_first(idle: Sequence[Offer]) -> str:
     return f"; idle nodes of {', '.join(offer.market.key for offer in idle)} cost no more, and are used first"
 
 
-def _labels(choice: Choice, stays: bool, idle: Sequence[Offer], view: View) -> dict[str, str]:
-    """Of on-demand, any will do. A spot market that the job is in and that sells no more is completed from others. What
-    is there, idle and as cheap is used before anything is bought: asked for is what it has in common with the choice,
-    and packing takes what is there first."""
+def _labels(case: Case, choice: Choice, stays: bool, idle: Sequence[Offer], view: View) -> dict[str, str]:
+    """Of on-demand, any will do, but where the net has a name. A spot market that the job is in and that sells no more
+    is completed from others. What is there, idle and as cheap is used before anything is bought: asked for is what it
+    has in common with the choice, and packing takes what is there first."""
     if choice.capacity is None:
         return {}
     offer = next((offer for offer in view.offers if offer.market.key == choice.key), None)
     if choice.capacity is Capacity.ON_DEMAND or offer is None or (stays and why_closed(offer, view)):
-        return {LABEL_MARKET_TYPE: str(choice.capacity)}
+        named = {LABEL_INSTANCE_TYPE: case.net} if case.net and choice.capacity is Capacity.ON_DEMAND else {}
+        return {LABEL_MARKET_TYPE: str(choice.capacity), **named}
     others = [each.labels for each in idle]
     place = ((name, value) for name, value in offer.labels.items() if name in (_KIND if idle else _PLACE))
     return {name: value for name, value in place if all(other.get(name) == value for other in others)}
@@ -319,18 +320,20 @@ def _labels(choice: Choice, stays: bool, idle: Sequence[Offer], view: View) -> d
 def _misplaced(case: Case, choice: Choice, stays: bool, view: View) -> Iterable[str]:
     """Nodes that it should leave and can: one whose work cannot move, or that others hold to, is left alone."""
     held = [node for node in case.here if node.launch_id in case.job.holdings]
-    wrong = [node for node in held if not _is_right(node, choice, stays)]
+    wrong = [node for node in held if not _is_right(node, choice, stays, case.net)]
     if not wrong or (choice.capacity is not Capacity.ON_DEMAND and not view.settings.market.exchange):
         return ()
     holders = Holders.of(replace(view, steers={}), wrong)
     return (node.launch_id for node in wrong if works(node) and holders.load_of(node) is not None)
 
 
-def _is_right(node: NodeView, choice: Choice, stays: bool) -> bool:
+def _is_right(node: NodeView, choice: Choice, stays: bool, net: str) -> bool:
     market = node.requested.offer.market
     if market.capacity is not choice.capacity:
         return False
-    return market.capacity is Capacity.ON_DEMAND or stays or market.key == choice.key
+    if market.capacity is Capacity.ON_DEMAND:
+        return net in ("", market.instance_type)
+    return stays or market.key == choice.key
 
 
 # --- what the loop is told ------------------------------------------------------------------------------------------

@@ -65,8 +65,7 @@ def _now(view: ContractView) -> int:
 
 def _start(view: ContractView) -> int:
     """Of all that are in time, the cheapest for the work on demand; 0 where none is."""
-    sizes = range(1, len(view.speeds) + 1)
-    fit = [size for size in sizes if view.slack_s(size) >= view.restart_s - EPSILON_S]
+    fit = [size for size in view.sure_sizes if view.slack_s(size) >= view.restart_s - EPSILON_S]
     return min(fit, key=lambda size: (view.on_demand_rate_uusd_per_h(size) / view.speeds[size - 1], size), default=0)
 
 
@@ -81,17 +80,17 @@ class Size:
     def __init__(self, view: ContractView, replicas: int) -> None:
         self.nets = Nets(view)
         self.view, self.replicas = view.at(replicas), replicas
-        self._fastest = view.fastest
+        self._is_slow = view.speeds[replicas - 1] < view.speeds[view.fastest - 1]
         self.work_h = view.work_left_s / view.speeds[replicas - 1] / 3600.0
         self.slack_h = min(view.slack_s(replicas) / 3600.0, _FAR * max(self.work_h, 1.0))
         self.restart_h = view.restart_s / 3600.0
         self.uusd = self.view.on_demand_uusd_per_h * replicas  # an hour of it
         self.here = view.running if view.running and view.running.replicas == replicas else None
         self.warming_h = self.here.warming_s / 3600.0 if self.here else 0.0
-        open_h = [market.age_h for market in view.spot if market.is_open]
+        open_h = [market.age_h for market in self.view.spot if market.is_open]
         self.is_up = bool(open_h)
         # Of all markets as one: who loses a machine while another is open is as well off as before, but for the move.
-        self.age_h = open_h[0] if open_h and len(view.spot) == 1 else view.together_age_h
+        self.age_h = open_h[0] if open_h and len(self.view.spot) == 1 else view.together_age_h
         self._tables: dict[str, Table] = {}  # by market
 
     def choices(self) -> Iterator[Choice]:
@@ -141,10 +140,11 @@ class Size:
 
     def _is_tight(self) -> bool:
         """A start takes all the slack that this size has, and a faster one would follow at once: in vain."""
-        is_new = self.here is None and self.replicas != self._fastest
-        return is_new and self.slack_h < 2.0 * self.restart_h + self.view.tick_s / 3600.0
+        return self.here is None and self._is_slow and self.slack_h < 2.0 * self.restart_h + self.view.tick_s / 3600.0
 
     def _may_pay_on_demand(self) -> bool:
+        if self.replicas not in self.view.sure_sizes:
+            return False
         begin_h = self._begin_h(_ON_DEMAND, self.view.on_demand_key)
         to_the_end = self.nets.to_the_end(self.replicas, begin_h * 3600.0)
         return to_the_end or self._holds(self.view.on_demand_uusd_per_h, begin_h)

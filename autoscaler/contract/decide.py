@@ -129,7 +129,8 @@ def _no_on_demand(found: Iterable[Choice]) -> Iterator[Choice]:
 
 def _at_least_uusd(view: ContractView, market: SpotMarket) -> float:
     """The rest in this market, without any loss, at the size that is cheapest for the work."""
-    per_work = min(market.rate_uusd_per_h(number) / speed for number, speed in enumerate(view.speeds, 1))
+    speeds = view.speeds[: market.most]
+    per_work = min((market.rate_uusd_per_h(number) / speed for number, speed in enumerate(speeds, 1)), default=math.inf)
     return per_work * view.work_left_s / 3600.0
 
 

@@ -6,9 +6,11 @@ open unless it refused a moment ago (market.py), or the job is there; so one who
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from tradewind.autoscaler.contract.net_offer import net_of
 from tradewind.autoscaler.contract.odds import Watch
 from tradewind.autoscaler.contract.pricing import Priced, priced
 from tradewind.autoscaler.contract.progress import (
@@ -20,6 +22,7 @@ from tradewind.autoscaler.contract.progress import (
     will_tell,
     work_of,
 )
+from tradewind.autoscaler.contract.room import Room, least, rooms_of
 from tradewind.autoscaler.contract.view import ContractView, Running, SpotMarket
 from tradewind.autoscaler.contract.watching import watch_of
 from tradewind.autoscaler.fleet import FleetState, JobRecord
@@ -43,6 +46,7 @@ class Case:
     here: tuple[NodeView, ...] = ()  # nodes that it is on, or that come for it; without those that leave
     contract: ContractView | None = None
     idle: Mapping[str, Priced] = field(default_factory=dict)  # spot markets with a node that is free
+    net: str = ""  # the machine type that on-demand is to be of; empty: any
     unknown: str = ""
     basis: str = ""  # where the work comes from, in words
     is_stated: bool = False  # nothing but what the person said
@@ -61,13 +65,22 @@ def case_of(
         return Case(job, wish, here, unknown=_why_unknown(job))
     replicas = max(1, _replicas(job, wish, here), wish.min_replicas)  # fewer, while a node goes, are no size to run at
     fitting = priced(wish, work.speeds, view, pace.accelerator if pace else "")
-    dear = _on_demand(fitting, here)
-    if dear is None:
+    keys = frozenset(node.requested.offer.market.key for node in here)
+    rooms = rooms_of(fitting, view.settings.limits, job.spec.tenant)
+    net, is_named = net_of(job, pace, wish, rooms, keys, view)
+    if net is None:
         return Case(job, wish, here, unknown="no on-demand offer fits it, so that nothing could be promised")
+    if is_named:
+        work = work_of(job, pace, wish, max(most, min(wish.max_replicas, net.replicas(wish)))) or work
+    dear = net.priced
     boots_s = boot_s(view.knowledge, dear.offer.market, view.settings.usual_boot_s)
     restart_s = boots_s + start_s(pace) + unsaved_s(job, pace, work, replicas)
-    spot = _spot(fitting, here, view)
-    watch = watch_of((each.key for each in spot), fleet.spells, fleet.prices, view.now_s)
+    spot = _spot(rooms, wish, keys, view)
+    watch = watch_of((each.priced.key for each in spot), fleet.spells, fleet.prices, view.now_s)
+    running = _running(job, wish, here, view.now_s, restart_s, fleet)
+    if running is not None:  # limits that have become smaller leave it fewer
+        running = replace(running, replicas=min(running.replicas, len(work.speeds)))
+    held = running.replicas if running else 0
     found = ContractView(
         now_s=view.now_s,
         work_left_s=work.left_s,
@@ -77,16 +90,18 @@ def case_of(
         on_demand_uusd_per_h=dear.machine_uusd_per_h,
         deadline_at_s=job.spec.contract.deadline_at_s,
         budget_left_uusd=budget_left_uusd,
-        spot=tuple(_market(each, here, watch, view) for each in spot),
+        spot=tuple(_market(each, wish, held if each.priced.key in keys else 0, watch, view) for each in spot),
         together=watch.any.tally,
         together_age_h=_age_h(watch.any.age_h(view.now_s)),
-        running=_running(job, wish, here, view.now_s, restart_s, fleet),
+        running=running,
         speeds=work.speeds,
         on_demand_seats=dear.seats,
+        on_demand_most=sure if (sure := net.replicas(wish)) >= least(wish) else sys.maxsize,
     )
     tells = work.is_stated and will_tell(pace, wish)
     idle = _idle(fitting, wish, view)
-    return Case(job, wish, here, found, idle, "", work.basis, work.is_stated, tells, has_begun(pace))
+    named = dear.offer.market.instance_type if is_named else ""
+    return Case(job, wish, here, found, idle, named, "", work.basis, work.is_stated, tells, has_begun(pace))
 
 
 def _why_unknown(job: JobRecord) -> str:
@@ -134,18 +149,13 @@ def _running(
 # --- what could be had ----------------------------------------------------------------------------------------------
 
 
-def _on_demand(fitting: list[Priced], here: tuple[NodeView, ...]) -> Priced | None:
-    """The one that the job is on, else the cheapest."""
-    dear = [each for each in fitting if each.is_on_demand]
-    keys = {node.requested.offer.market.key for node in here}
-    return next((each for each in dear if each.key in keys), dear[0] if dear else None)
-
-
-def _spot(fitting: list[Priced], here: tuple[NodeView, ...], view: View) -> list[Priced]:
-    cheap = [each for each in fitting if not each.is_on_demand]
-    keys = {node.requested.offer.market.key for node in here}
-    open_ = [each.key for each in cheap if not why_closed(each.offer, view)][:_OPEN]
-    return [each for index, each in enumerate(cheap) if index < _MARKETS or each.key in keys or each.key in open_]
+def _spot(rooms: list[Room], wish: Wish, keys: frozenset[str], view: View) -> list[Room]:
+    """The cheapest that the limits leave room in for the least that it needs."""
+    spot = [each for each in rooms if not each.priced.is_on_demand]
+    cheap = [each for each in spot if each.replicas(wish) >= least(wish) or each.priced.key in keys]
+    open_ = [each.priced.key for each in cheap if not why_closed(each.priced.offer, view)][:_OPEN]
+    wanted = keys.union(open_)
+    return [each for index, each in enumerate(cheap) if index < _MARKETS or each.priced.key in wanted]
 
 
 def _idle(fitting: Iterable[Priced], wish: Wish, view: View) -> dict[str, Priced]:
@@ -162,13 +172,14 @@ def _is_free(node: NodeView) -> bool:
     return ready and node.ray is not None and node.ray.status is RayStatus.IDLE
 
 
-def _market(each: Priced, here: tuple[NodeView, ...], watch: Watch, view: View) -> SpotMarket:
+def _market(room: Room, wish: Wish, held: int, watch: Watch, view: View) -> SpotMarket:
+    """`held`: by the job, there."""
+    each, most = room.priced, max(room.replicas(wish), held)
     seen = watch.markets[each.key]
-    is_here = any(node.requested.offer.market.key == each.key for node in here)
-    is_open = is_here or not why_closed(each.offer, view)
+    is_open = held > 0 or not why_closed(each.offer, view)
     guessed_h = 0.0 if seen.is_up is False else 1e9  # its block is over: perhaps it has just come back
     age_h = seen.age_h(view.now_s) if seen.is_up is is_open else guessed_h
-    return SpotMarket(each.key, each.machine_uusd_per_h, is_open, _age_h(age_h), seen.tally, each.seats)
+    return SpotMarket(each.key, each.machine_uusd_per_h, is_open, _age_h(age_h), seen.tally, each.seats, most)
 
 
 def _age_h(age_h: float) -> float:

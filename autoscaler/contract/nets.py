@@ -20,19 +20,20 @@ class Nets:
         self._sizes = (view.fastest, *self._others()) if view.budget_left_uusd is not None else (view.fastest,)
 
     def _others(self) -> Iterable[int]:
-        return (size for size in range(1, len(self.view.speeds) + 1) if size != self.view.fastest)
+        return (size for size in self.view.sure_sizes if size != self.view.fastest)
 
     def holds(self, replicas: int, price_uusd_per_h: float, lost_s: float, reaction_s: float = 0.0) -> bool:
         """`price_uusd_per_h`: of one of them; `lost_s`: paid without progress; `reaction_s`: lost and not paid."""
+        here = (replicas,) if replicas in self.view.sure_sizes else ()
         return any(
             self._in_time(size, replicas, lost_s + reaction_s) and self._paid(size, replicas, price_uusd_per_h, lost_s)
-            for size in dict.fromkeys((*self._sizes, replicas))
+            for size in dict.fromkeys((*self._sizes, *here))
         )
 
     def to_the_end(self, replicas: int, lost_s: float) -> bool:
         """Whether on-demand of this size, which begins its work after so long, is sure."""
         view = self.view
-        in_time = view.slack_s(replicas) + EPSILON_S >= lost_s
+        in_time = replicas in view.sure_sizes and view.slack_s(replicas) + EPSILON_S >= lost_s
         return in_time and self._pays(view.on_demand_rate_uusd_per_h(replicas) * (self._work_s(replicas) + lost_s))
 
     def _in_time(self, size: int, replicas: int, lost_s: float) -> bool:

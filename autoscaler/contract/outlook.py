@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tradewind.autoscaler.contract.choices import Size
 from tradewind.autoscaler.contract.decide import HOPE, sized
 from tradewind.autoscaler.contract.induction import Table
 from tradewind.autoscaler.contract.odds import PRIOR_ENDS, YOUNG_H, Tally
@@ -84,11 +85,17 @@ def _left_s(view: ContractView) -> float:
     return np.inf if view.deadline_at_s is None else view.deadline_at_s - view.now_s
 
 
+def _size_of(view: ContractView) -> Size:
+    """One that on-demand can complete: what can be had on spot alone would promise too much."""
+    size = sized(view)
+    return size if size.replicas in view.sure_sizes else Size(view, view.fastest)
+
+
 class _Plays:
     """All plays side by side: one entry each."""
 
     def __init__(self, view: ContractView, plays: int, seed: int) -> None:
-        size, self.random = sized(view), np.random.default_rng(seed)
+        size, self.random = _size_of(view), np.random.default_rng(seed)
         budget_uusd, view = view.budget_left_uusd, size.view  # what is asked for now
         self.view = view
         self.table: Table = size.table()

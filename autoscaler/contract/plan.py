@@ -55,7 +55,7 @@ class Answer:
 
 def plan(view: ContractView, plays: int = 400, seed: int = 0) -> Answer:
     """`view` is that of a job that has not begun. Without a deadline, the costs are those of unlimited patience."""
-    shortest_s = view.restart_s + view.work_left_s / view.speeds[view.fastest - 1]
+    shortest_s = _shortest_s(view)
     curve = tuple(_curve(view, shortest_s, plays, seed))
     cheapest = next(point for point in curve if point.cost_uusd <= _NEAR * curve[-1].cost_uusd)
     least_uusd = _least_uusd(view)
@@ -77,6 +77,18 @@ def plan(view: ContractView, plays: int = 400, seed: int = 0) -> Answer:
         view.budget_left_uusd,
         size.replicas,
     )
+
+
+def lacks(view: ContractView) -> tuple[float, int]:
+    """Seconds and micro-dollars that the contract is short of at best; 0 where enough is there. Quick: nothing is
+    played."""
+    late_s = 0.0 if view.deadline_at_s is None else view.now_s + _shortest_s(view) - view.deadline_at_s
+    short_uusd = 0 if view.budget_left_uusd is None else _least_uusd(view) - view.budget_left_uusd
+    return max(late_s, 0.0), max(short_uusd, 0)
+
+
+def _shortest_s(view: ContractView) -> float:
+    return view.restart_s + view.work_left_s / view.speeds[view.fastest - 1]
 
 
 def _curve(view: ContractView, shortest_s: float, plays: int, seed: int) -> Iterator[Point]:

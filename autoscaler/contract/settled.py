@@ -30,14 +30,23 @@ def settled(found: ContractDecision, contract: ContractView) -> ContractDecision
     if not is_same and running.capacity is Capacity.ON_DEMAND and _is_nearly_paid(found, contract, running.replicas):
         reason = "its budget pays for on-demand to the end, but for what is kept in reserve"
         return replace(found, choice=on_demand_at(contract, running.replicas), reason=reason, aim=Aim.SURE)
-    here = [other for other in found.beaten if (other.key, other.replicas) == (running.key, running.replicas)]
-    if not here:
+    here = _staying(found, running)
+    if here is None:
         return found
-    if here[0].cost_uusd * (1.0 - _GAIN) <= best.cost_uusd:
-        return replace(found, choice=here[0], reason=f"{found.reason}: too little is gained by that to move")
+    if here.cost_uusd * (1.0 - _GAIN) <= best.cost_uusd:
+        return replace(found, choice=here, reason=f"{found.reason}: too little is gained by that to move")
     if why := _too_little_slack(found, contract, running):
-        return replace(found, choice=here[0], reason=why)
+        return replace(found, choice=here, reason=why)
     return found
+
+
+def _staying(found: ContractDecision, running: Running) -> Choice | None:
+    """As it is; where so many would be too late, and it is asked whether to leave, with the number that is cheapest."""
+    there = [other for other in found.beaten if other.key == running.key]
+    as_it_is = [other for other in there if other.replicas == running.replicas]
+    if as_it_is or found.choice.key == running.key:
+        return as_it_is[0] if as_it_is else None
+    return there[0] if there else None
 
 
 def _too_little_slack(found: ContractDecision, contract: ContractView, running: Running) -> str:

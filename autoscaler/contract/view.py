@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -24,6 +25,7 @@ class SpotMarket:
     age_h: float = 1e9  # for how long it has been so
     seen: Tally = NEVER
     seats: float = 1.0  # replicas that a machine holds
+    most: int = sys.maxsize  # replicas that the limits leave there
 
     def rate_uusd_per_h(self, replicas: int) -> int:
         return rate_uusd_per_h(replicas, self.price_uusd_per_h, self.seats)
@@ -67,6 +69,7 @@ class ContractView:
     reaction_s: float | None = None  # time from a loss until it is seen; None: a tick
     on_demand_refusal: float = 0.01  # chance that on-demand is out of stock when it is asked for
     on_demand_seats: float = 1.0  # replicas that a machine holds
+    on_demand_most: int = sys.maxsize  # replicas that the limits leave there
 
     def __post_init__(self) -> None:
         for name in ("work_left_s", "restart_s", "tick_s"):
@@ -78,23 +81,31 @@ class ContractView:
             raise _problem("price", "must be above 0: an unknown price is no price")
         if self.on_demand_seats <= 0.0 or any(market.seats <= 0.0 for market in self.spot):
             raise _problem("seats", "must be above 0: what holds nothing is no offer")
+        if self.on_demand_most < 1:
+            raise _problem("on_demand_most", "must be 1 at least: without on-demand nothing can be promised")
         if not self.speeds or not all(0.0 < speed < math.inf for speed in self.speeds):
             raise _problem("speeds", "must be above 0, one for each number of replicas")
 
     @property
     def fastest(self) -> int:
-        """The number of replicas that is done first."""
-        return max(range(len(self.speeds)), key=lambda index: (self.speeds[index], -index)) + 1
+        """The number of replicas that is done first on demand."""
+        return max(self.sure_sizes, key=lambda size: (self.speeds[size - 1], -size))
+
+    @property
+    def sure_sizes(self) -> range:
+        """Those that can be had on demand."""
+        return range(1, min(len(self.speeds), self.on_demand_most) + 1)
 
     def on_demand_rate_uusd_per_h(self, replicas: int) -> int:
         return rate_uusd_per_h(replicas, self.on_demand_uusd_per_h, self.on_demand_seats)
 
     def at(self, replicas: int) -> ContractView:
-        """With the prices of one of so many replicas: each its share of the machines that all of them need."""
-        if self.on_demand_seats == 1.0 and all(market.seats == 1.0 for market in self.spot):
+        """With the prices of one of so many replicas, each its share of the machines that all of them need, and the
+        markets in which the limits leave room for them."""
+        if self.on_demand_seats == 1.0 and all(each.seats == 1.0 and each.most >= replicas for each in self.spot):
             return self
         price = math.ceil(self.on_demand_rate_uusd_per_h(replicas) / replicas)
-        spot = tuple(market.at(replicas) for market in self.spot)
+        spot = tuple(market.at(replicas) for market in self.spot if market.most >= replicas)
         return replace(self, on_demand_uusd_per_h=price, on_demand_seats=1.0, spot=spot)
 
     def slack_s(self, replicas: int) -> float:

@@ -4,12 +4,12 @@ what the catalogue has. Where the limits leave few of the cheapest, a dearer one
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tradewind.autoscaler.contract.pricing import Priced, priced
-from tradewind.autoscaler.limits import Bound, Limits, bounds_of
+from tradewind.autoscaler.contract.room import Room, rooms_of
+from tradewind.autoscaler.limits import Limits
 from tradewind.autoscaler.observe import copies_beside
 from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.view import LoopSettings, View
@@ -43,13 +43,6 @@ class Bare:
     can_start: bool = True  # on spot, or on nodes that nobody bought
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    priced: Priced
-    limit: Bound | None  # the tightest
-    room: int  # workers that it leaves
-
-
 def shelves_of(spec: JobSpec, speeds: Sequence[float], views: Sequence[View]) -> tuple[Shelf, ...] | Bare:
     """By what the cells of a fleet see; `speeds` by the number of workers. The cheapest first: each further one is
     dearer on demand, and its limits leave more workers."""
@@ -57,42 +50,29 @@ def shelves_of(spec: JobSpec, speeds: Sequence[float], views: Sequence[View]) ->
     rows = sorted(_rows(spec, speeds, views), key=lambda row: (row.priced.work_uusd_per_h, row.priced.key))
     found: list[Shelf] = []
     for net in rows:
-        most = min(wanted, net.room)
+        most = min(wanted, net.workers)
         if net.priced.is_on_demand and most >= max(least, found[-1].most + 1 if found else 0):
-            spot = tuple(row.priced for row in rows if not row.priced.is_on_demand and row.room >= most)
+            spot = tuple(row.priced for row in rows if not row.priced.is_on_demand and row.workers >= most)
             less = f"{net.limit.name} allows {most} of {wanted} workers" if net.limit and most < wanted else ""
             found.append(Shelf(net.priced, spot, most, less))
     return tuple(found) or _bare(spec, views, rows, least)
 
 
-def _bare(spec: JobSpec, views: Sequence[View], rows: Sequence[_Row], least: int) -> Bare:
+def _bare(spec: JobSpec, views: Sequence[View], rows: Sequence[Room], least: int) -> Bare:
     limit = next((row.limit for row in rows if row.priced.is_on_demand), None)
     if limit is None:
         return Bare()
     shape = Shape.of(spec.worker_resources, spec.worker_labels)
     beside = max(copies_beside(view, shape) for view in views)
-    can_start = any(row.room + beside >= least for row in rows)
+    can_start = any(row.workers + beside >= least for row in rows)
     return Bare(f"{limit.name} allows fewer than the {least} it needs on demand", can_start)
 
 
-def _rows(spec: JobSpec, speeds: Sequence[float], views: Iterable[View]) -> Iterator[_Row]:
+def _rows(spec: JobSpec, speeds: Sequence[float], views: Iterable[View]) -> Iterator[Room]:
     """Before it runs, a worker is taken for a replica."""
     wish = Wish("", spec.min_workers, spec.max_workers, spec.worker_resources, spec.worker_labels)
     for view in views:
-        bounds = bounds_of(view.settings.limits, (spec.tenant,))
-        for each in priced(wish, speeds, view):
-            limit = _tightest(each.offer, bounds, spec.tenant)
-            yield _Row(each, limit, _nodes(each.offer, limit) * each.copies if limit else sys.maxsize)
-
-
-def _tightest(offer: Offer, bounds: Iterable[Bound], tenant: str) -> Bound | None:
-    """Without rates: they say when, not what."""
-    about = (bound for bound in bounds if not bound.is_rate and bound.is_about(offer, (tenant,)) and bound.weigh(offer))
-    return min(about, key=lambda bound: _nodes(offer, bound), default=None)
-
-
-def _nodes(offer: Offer, bound: Bound) -> int:
-    return int(bound.most / bound.weigh(offer) + 1e-9)
+        yield from rooms_of(priced(wish, speeds, view), view.settings.limits, spec.tenant)
 
 
 # --- before anything is there ---------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tradewind.autoscaler.contract.plan import LIKELY, SURE, Answer, Point, plan
+from tradewind.autoscaler.contract.plan import LIKELY, SURE, Answer, Point, lacks, plan
 from tradewind.autoscaler.contract.progress import SCALING, USUAL_START_S
 from tradewind.autoscaler.contract.view import ContractView, SpotMarket
 from tradewind.autoscaler.view import View
@@ -43,8 +43,8 @@ def ask(
         raise ConfigError([problem], "say how long one worker would need, like --work 48h, or `work: 48h` in the file")
     fast = speeds(spec, scaling)
     shelves = shelves_for(spec, fast, fleet, cloud, now_s)
-    answer, shelf = _best(shelves, lambda shelf: plan(_view(spec, shelf, fast, now_s, restart_s, is_open=False)))
-    return replace(answer, basis=basis_of(fleet, shelf))
+    view, shelf = _best(shelves, lambda shelf: _view(spec, shelf, fast, now_s, restart_s, is_open=False))
+    return replace(plan(view), basis=basis_of(fleet, shelf))
 
 
 def promise(spec: JobSpec, views: Sequence[View], now_s: float) -> str:
@@ -68,19 +68,13 @@ def weigh(spec: JobSpec, views: Sequence[View], now_s: float) -> Answer | Bare |
     if isinstance(shelves, Bare):
         return shelves
     restart_s = views[0].settings.usual_boot_s + USUAL_START_S
-    answer, shelf = _best(
-        shelves, lambda shelf: plan(_view(spec, shelf, fast, now_s, restart_s, is_open=True), plays=100)
-    )
-    return replace(answer, basis=shelf.less)
+    view, shelf = _best(shelves, lambda shelf: _view(spec, shelf, fast, now_s, restart_s, is_open=True))
+    return replace(plan(view, plays=100), basis=shelf.less)
 
 
-def _best(shelves: Sequence[Shelf], answer: Callable[[Shelf], Answer]) -> tuple[Answer, Shelf]:
-    """By the cheapest that keeps the contract; where none does, by the one that leaves most workers."""
-    for shelf in shelves:
-        found = answer(shelf)
-        if found.is_feasible:
-            break
-    return found, shelf
+def _best(shelves: Sequence[Shelf], view: Callable[[Shelf], ContractView]) -> tuple[ContractView, Shelf]:
+    """The cheapest that keeps the contract; where none does, the one that is the least late, and lacks the least."""
+    return min(((view(shelf), shelf) for shelf in shelves), key=lambda row: lacks(row[0]))
 
 
 def _unpromised(spec: JobSpec, bare: Bare) -> str:
