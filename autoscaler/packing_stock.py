@@ -100,7 +100,7 @@ def limits_as_caps(view: View, with_rate: bool = True) -> list[Purse]:
     nodes are launched, not which."""
     limits = view.settings.limits
     bounds = bounds_of(limits, view.tenants.known)
-    used = _used(view, bounds)
+    used = used_of(view, bounds)
     gangs = {gang_source(gang): gang.job_id for gang in view.demand.gangs} if limits.are_about_tenants else {}
     found = []
     for bound in bounds:
@@ -115,7 +115,7 @@ def limits_as_caps(view: View, with_rate: bool = True) -> list[Purse]:
     return found
 
 
-def _used(view: View, bounds: Sequence[Bound]) -> Callable[[Bound], float]:
+def used_of(view: View, bounds: Sequence[Bound]) -> Callable[[Bound], float]:
     """What of each bound is taken. All that is there was counted with the events; what was launched was not."""
     rates = any(bound.is_rate and bound.part != Part() for bound in bounds)
     if view.on_record is not None and not rates:

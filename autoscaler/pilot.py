@@ -212,13 +212,20 @@ def _decided(case: Case, contract: ContractView, view: View) -> ContractDecision
     if running is None and found.slack_s < contract.restart_s:
         slack = format_duration(found.slack_s) if found.slack_s > 0 else "no"
         start = format_duration(contract.restart_s)
-        return replace(found, reason=f"{slack} slack, and a start takes {start}: on demand at once, as fast as it can")
+        reason = f"{slack} slack, and a start takes {start}: on demand at once, as fast as it can"
+        return replace(found, choice=on_demand_at(contract, _quickest(case, contract)), reason=reason)
     is_late = found.slack_s < contract.restart_s and found.slack_s >= view.settings.market.handover_s
     if is_late and running is not None and running.capacity is Capacity.SPOT and case.wish.can_move:
         slack = format_duration(found.slack_s)
         reason = f"{slack} of slack are too little to lose a machine now"
         return replace(found, choice=on_demand_at(contract, contract.fastest), reason=reason)
     return found
+
+
+def _quickest(case: Case, contract: ContractView) -> int:
+    """On several kinds of machines the limits may leave room for more than on the one that is reckoned with."""
+    sizes = contract.sure_sizes if case.net else range(1, len(contract.speeds) + 1)
+    return max(sizes, key=lambda size: (contract.speeds[size - 1], -size))
 
 
 def _was_cut_short(case: Case, contract: ContractView) -> bool:

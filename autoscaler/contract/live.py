@@ -7,8 +7,8 @@ open unless it refused a moment ago (market.py), or the job is there; so one who
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from tradewind.autoscaler.contract.net_offer import net_of
 from tradewind.autoscaler.contract.odds import Watch
@@ -26,7 +26,8 @@ from tradewind.autoscaler.contract.room import Room, least, rooms_of
 from tradewind.autoscaler.contract.view import ContractView, Running, SpotMarket
 from tradewind.autoscaler.contract.watching import watch_of
 from tradewind.autoscaler.fleet import FleetState, JobRecord
-from tradewind.autoscaler.packing_stock import why_closed
+from tradewind.autoscaler.limits import Bound, bounds_of
+from tradewind.autoscaler.packing_stock import used_of, why_closed
 from tradewind.autoscaler.ray_snapshot import RayStatus
 from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.view import NodeView, View
@@ -60,27 +61,25 @@ def case_of(
     """`most`: replicas that the limits leave; `tick_s`: until the next decision."""
     pace = fleet.paces.get(job.job_id)
     here = tuple(_here(job, view))
+    held = _replicas(job, wish, here)
     work = work_of(job, pace, wish, most)
     if work is None:
         return Case(job, wish, here, unknown=_why_unknown(job))
-    replicas = max(1, _replicas(job, wish, here), wish.min_replicas)  # fewer, while a node goes, are no size to run at
+    replicas = max(1, held, wish.min_replicas)  # fewer, while a node goes, are no size to run at
     fitting = priced(wish, work.speeds, view, pace.accelerator if pace else "")
     keys = frozenset(node.requested.offer.market.key for node in here)
-    rooms = rooms_of(fitting, view.settings.limits, job.spec.tenant)
+    rooms = rooms_of(fitting, view.settings.limits, job.spec.tenant, _taken(job, view))
     net, is_named = net_of(job, pace, wish, rooms, keys, view)
     if net is None:
         return Case(job, wish, here, unknown="no on-demand offer fits it, so that nothing could be promised")
-    if is_named:
-        work = work_of(job, pace, wish, max(most, min(wish.max_replicas, net.replicas(wish)))) or work
+    # `most` is what the limits leave on the cheapest offer of all, and they may have become smaller.
+    work = work_of(job, pace, wish, max(most, held, min(wish.max_replicas, net.replicas(wish)))) or work
     dear = net.priced
     boots_s = boot_s(view.knowledge, dear.offer.market, view.settings.usual_boot_s)
     restart_s = boots_s + start_s(pace) + unsaved_s(job, pace, work, replicas)
     spot = _spot(rooms, wish, keys, view)
     watch = watch_of((each.priced.key for each in spot), fleet.spells, fleet.prices, view.now_s)
     running = _running(job, wish, here, view.now_s, restart_s, fleet)
-    if running is not None:  # limits that have become smaller leave it fewer
-        running = replace(running, replicas=min(running.replicas, len(work.speeds)))
-    held = running.replicas if running else 0
     found = ContractView(
         now_s=view.now_s,
         work_left_s=work.left_s,
@@ -90,7 +89,7 @@ def case_of(
         on_demand_uusd_per_h=dear.machine_uusd_per_h,
         deadline_at_s=job.spec.contract.deadline_at_s,
         budget_left_uusd=budget_left_uusd,
-        spot=tuple(_market(each, wish, held if each.priced.key in keys else 0, watch, view) for each in spot),
+        spot=tuple(_market(each, wish, replicas if each.priced.key in keys else 0, watch, view) for each in spot),
         together=watch.any.tally,
         together_age_h=_age_h(watch.any.age_h(view.now_s)),
         running=running,
@@ -147,6 +146,16 @@ def _running(
 
 
 # --- what could be had ----------------------------------------------------------------------------------------------
+
+
+def _taken(job: JobRecord, view: View) -> Callable[[Bound], float]:
+    """Of limits, by others: not by nodes that the job is on, nor by those that come for it or that nobody uses."""
+    used = used_of(view, bounds_of(view.settings.limits, view.tenants.known))
+    coming = (node for node in view.stirring if job.job_id in node.requested.jobs and not _is_used(node))
+    mine = (node for node in view.nodes if node.launch_id in job.holdings)
+    free = (node for node in view.stirring if _is_free(node))
+    offers = {node.launch_id: node.requested.offer for node in (*coming, *mine, *free)}.values()
+    return lambda bound: used(bound) - sum(bound.weigh(offer) for offer in offers if bound.part.has(offer))
 
 
 def _spot(rooms: list[Room], wish: Wish, keys: frozenset[str], view: View) -> list[Room]:

@@ -23,7 +23,7 @@ def net_of(
 ) -> tuple[Room | None, bool]:
     """`keys`: where the job is. The offer that it is on, else the cheapest that the limits leave room on. Packing would
     take the same; where so few of the cheapest would be too late, the next dearer of which enough are in time must be
-    named (True)."""
+    named (True), or the one that is the least late."""
     dear = [each for each in rooms if each.priced.is_on_demand]
     allowed = [each for each in dear if each.replicas(wish) >= least(wish)] or dear
     usual = next((each for each in allowed if each.priced.key in keys), allowed[0] if allowed else None)
@@ -33,9 +33,10 @@ def net_of(
     if _needs_s(allowed[0], job, pace, wish, keys, view) <= left_s:
         return usual, False
     roomier = [usual, *_roomier(allowed, wish)]
-    open_ = (each for each in roomier if each.priced.key in keys or not why_closed(each.priced.offer, view))
-    found = next((each for each in open_ if _needs_s(each, job, pace, wish, keys, view) <= left_s), None)
-    return found or usual, found is not None
+    open_ = [each for each in roomier if each.priced.key in keys or not why_closed(each.priced.offer, view)]
+    needed_s = {each.priced.key: _needs_s(each, job, pace, wish, keys, view) for each in open_}
+    found = min(open_, key=lambda each: max(needed_s[each.priced.key] - left_s, 0.0), default=usual)
+    return found, found is not allowed[0]
 
 
 def _roomier(allowed: Iterable[Room], wish: Wish) -> Iterable[Room]:

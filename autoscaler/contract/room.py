@@ -1,4 +1,4 @@
-"""How many workers of one job the fleet's limits leave on each offer, were nobody else there. Pure.
+"""How many workers of one job the fleet's limits leave on each offer, beside others or were nobody else there. Pure.
 
 Stands beside pricing.py, and like it answers all who ask: the running policy (live.py), `tradewind plan`, and what is
 promised at submission.
@@ -7,8 +7,8 @@ promised at submission.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from tradewind.autoscaler.contract.pricing import Priced
 from tradewind.autoscaler.limits import Bound, Limits, bounds_of
@@ -30,9 +30,12 @@ def least(wish: Wish) -> int:
     return max(wish.min_replicas, 1)
 
 
-def rooms_of(fitting: Iterable[Priced], limits: Limits, tenant: str) -> list[Room]:
-    """In the same order. Without rates: they say when, not what."""
-    bounds = [bound for bound in bounds_of(limits, (tenant,)) if not bound.is_rate]
+def rooms_of(
+    fitting: Iterable[Priced], limits: Limits, tenant: str, taken: Callable[[Bound], float] = lambda _: 0.0
+) -> list[Room]:
+    """In the same order. `taken`: by others, of a bound. Without rates: they say when, not what."""
+    found = (bound for bound in bounds_of(limits, (tenant,)) if not bound.is_rate)
+    bounds = [replace(bound, most=bound.most - taken(bound)) for bound in found]
     return [_room(each, bounds, tenant) for each in fitting]
 
 

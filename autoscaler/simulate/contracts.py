@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from tradewind.autoscaler.contract import ContractView, Running, SpotMarket, Watch, choose
 from tradewind.autoscaler.contract.odds import YOUNG_H
-from tradewind.autoscaler.limits import NOBODY, Limits, bounds_of
+from tradewind.autoscaler.limits import NOBODY, Bound, Limits, bounds_of
 from tradewind.autoscaler.simulate.place import Place
 from tradewind.autoscaler.simulate.run import Run
 from tradewind.autoscaler.simulate.world import World
@@ -57,6 +57,8 @@ class Contracts:
             )
             raise ConfigError([problem], "allow on-demand in `offers` of the fleet file, or leave out this policy")
         self._dear = sorted(dear, key=_per_gpu)
+        self._about = {place.key: [bound for bound in self._bounds if _is_about(bound, place)] for place in places}
+        self._within = {bound.name: [place for place in places if _is_about(bound, place)] for bound in self._bounds}
         self._allowed: dict[tuple[str, int], bool] = {}  # by market and GPUs
         self.watch = Watch([place.key for place in self.spot])
         self.runs: dict[int, Run] = {}
@@ -164,7 +166,7 @@ class Contracts:
     def view(self, run: Run, now_s: float, left_s: float, wait_s: float) -> ContractView:
         physics, watch = self.world.physics, self.watch
         watch.see(now_s, [place.stock > 0 for place in self.spot])
-        gpus, dear = run.job.gpus, self._net_of(run)
+        gpus, dear = run.job.gpus, self._net_now(run)
         return ContractView(
             now_s=now_s,
             work_left_s=left_s,
@@ -185,13 +187,44 @@ class Contracts:
         """The cheapest on-demand of which the limits leave enough for it alone."""
         return next((place for place in self._dear if self._is_allowed(place, run.job.gpus)), self._dear[0])
 
+    def _net_now(self, run: Run) -> Place:
+        """The one that it is on; else the same, beside all others who are there now."""
+        if run.is_running and not self._is_on_spot(run):
+            return self.world.places[run.where]
+        free = (
+            place for place in self._dear if self._is_allowed(place, run.job.gpus) and self._leaves_room(place, run)
+        )
+        return next(free, None) or self._net_of(run)
+
+    def _leaves_room(self, place: Place, run: Run) -> bool:
+        """Whether the limits leave as much there as is lacking, beside what others hold: what it holds itself it lets
+        go when it moves."""
+        bounds = self._about[place.key]
+        if not bounds or (run.is_running and run.where == place.key):
+            return True
+        lacking = max(math.ceil((run.job.gpus - place.free_gpus) / place.slots), 0)
+        if all(self._taken(bound, run) + lacking * bound.weigh(place.offer) <= bound.most + 1e-6 for bound in bounds):
+            return True
+        coming = sum(node.joined_at_s is None for node in place.nodes.values())
+        lacking = max(lacking - coming, 0)
+        return all(
+            self._taken(bound, run) + lacking * bound.weigh(place.offer) <= bound.most + 1e-6 for bound in bounds
+        )
+
+    def _taken(self, bound: Bound, run: Run) -> float:
+        """By all but this one."""
+        found = sum([len(each.nodes) * bound.weigh(each.offer) for each in self._within[bound.name] if each.nodes])
+        mine = self.world.places[run.where] if run.is_running else None
+        if mine is not None and bound.part.has(mine.offer):
+            found -= math.ceil(run.gpus / mine.slots) * bound.weigh(mine.offer)
+        return found
+
     def _is_allowed(self, place: Place, gpus: int) -> bool:
         """Whether the limits leave so many there, if nothing else runs."""
         found = self._allowed.get((place.key, gpus))
         if found is None:
             nodes, offer = math.ceil(gpus / place.slots), place.offer
-            mine = (bound for bound in self._bounds if bound.is_about(offer, (NOBODY,)))
-            found = all(nodes * bound.weigh(offer) <= bound.most for bound in mine)
+            found = all(nodes * bound.weigh(offer) <= bound.most for bound in self._about[place.key])
             self._allowed[place.key, gpus] = found
         return found
 
@@ -231,7 +264,12 @@ class Contracts:
         if run.where == place.key and run.is_running:
             return True
         asked = self.world.queue.gpus.get(place.key, 0) - (run.gpus if run.bucket and run.where == place.key else 0)
-        return place.room * place.slots + place.free_gpus - asked >= run.job.gpus
+        has_stock = place.room * place.slots + place.free_gpus - asked >= run.job.gpus
+        return has_stock and self._leaves_room(place, run)
+
+
+def _is_about(bound: Bound, place: Place) -> bool:
+    return bound.is_about(place.offer, (NOBODY,))
 
 
 def _price(place: Place, gpus: int) -> int:

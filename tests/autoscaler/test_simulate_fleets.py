@@ -198,6 +198,19 @@ def test_a_contract_counts_on_machines_of_which_the_limits_leave_enough() -> Non
     assert usd(tally) == pytest.approx(2 * 10.0 * (4 * H + 180.0) / H, rel=0.01)
 
 
+def test_a_contract_leaves_markets_alone_that_others_have_filled() -> None:
+    """The cheapest markets may have two nodes, and one is held for long: it was waited for until the deadline was over,
+    on spot and then on demand."""
+    cheap = make_offer("gcp/us-central1-a/g2", usd_per_h=2.0, gpus=8)
+    dearer = make_offer("gcp/us-central1-a/g2", usd_per_h=5.0, gpus=8, capacity=Capacity.ON_DEMAND)
+    few = [Venue(cheap), Venue(dearer)]
+    loop = limited_to(100, rules=(Rule(Part(cloud="gcp"), max_nodes=2),))
+    jobs = [SimJob(0.0, 30 * H, 8), SimJob(600.0, 2 * H, 16, 5 * H)]
+    for venues in ([*few, spot(), DEAR], [*few, DEAR]):
+        tally = simulate(world(*venues, loop=loop), jobs, CONTESTANTS["contract"])
+        assert tally.total().misses == 0
+
+
 def test_the_contract_waits_for_spot_while_it_can_and_is_in_time() -> None:
     """Closed for the first four hours. With 12 h for 4 h of work it waits; with 5 h it does not."""
     late = Steps.of([(0.0, 0), (4 * H, ANY_NUMBER)], 30 * 86400.0)

@@ -119,6 +119,20 @@ def test_where_limits_leave_few_of_the_cheapest_a_dearer_one_keeps_the_promise()
         promise(spec(5 * H), sees(SPOT, DEAR, dearer, limits=limits), 0.0)
 
 
+def test_what_is_least_is_the_least_of_all_that_may_be_bought() -> None:
+    """Spot is cheap where only one worker may be: the remedy of a budget was that of the roomiest machines."""
+    dearer = make_offer("aws/us-east-1a/g6", usd_per_h=1.50, cpus=4, gpus=1, capacity=Capacity.ON_DEMAND)
+    limits = Limits(rules=(Rule(Part(cloud="gcp"), max_nodes=1),))
+    sold = sees(replace(SPOT, market=replace(SPOT.market, cloud="gcp")), replace(DEAR), dearer, limits=limits)
+    poor = spec(40 * H)
+    poor = replace(poor, contract=replace(poor.contract, budget_uusd=1))
+    found, rich = weigh(poor, sold, 0.0), weigh(spec(40 * H), sold, 0.0)
+    assert isinstance(found, Answer)
+    assert isinstance(rich, Answer)
+    assert not found.is_feasible
+    assert found.least_uusd == rich.least_uusd
+
+
 def test_what_no_limit_lets_start_is_refused() -> None:
     asked = replace(spec(20 * H), min_workers=2)
     with pytest.raises(ConfigError, match="the limit of 1 node allows fewer than the 2 it needs on demand") as caught:
