@@ -61,6 +61,12 @@ class Hold:
     alternatives: tuple[str, ...] = ()
     shape: Shape | None = None  # set when no offer at all could ever serve it
     jobs: tuple[str, ...] = ()  # who asks for it, as far as it is known
+    cause: str = ""  # the reason without what changes from tick to tick: it is recorded once; empty: the reason
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The same for what was told already."""
+        return self.subject, self.cause or self.reason
 
 
 Action = Launch | Drain | Terminate | Hold

@@ -326,31 +326,42 @@ class Gate:
         """The limit that one more of these would pass (nothing: it may be launched, and is counted), and the tenants
         for whom it then counts: those of the jobs, as far as they have room for it. Where it is not known for whom it
         is, everybody who may be asking must have room."""
+        passed, tenants = self.ask(offer, job_ids, role)
+        if not passed:
+            self.count(offer, tenants, role)
+        return passed, tenants
+
+    def ask(self, offer: Offer, job_ids: Iterable[str] = (), role: Role = Role.WORKER) -> tuple[str, frozenset[str]]:
+        """As `admit`, and nothing is counted: others may still be against it."""
         if role is Role.HEAD:
-            return self._admit_head(offer), frozenset()
+            return self._passed_by_head(offer), frozenset()
         named = frozenset(self.tenants.of_job.get(job_id, NOBODY) for job_id in job_ids)
         passed = {tenant: self._passed(offer, tenant) for tenant in sorted(named or self.tenants.askers)}
         fine = frozenset(tenant for tenant, name in passed.items() if not name)
         if not fine or (not named and len(fine) < len(passed)):
             return next(name for name in passed.values() if name), frozenset()
-        self._left = [
-            (bound, left - bound.weigh(offer) if bound.is_about(offer, fine) else left) for bound, left in self._left
-        ]
         return "", fine if self._by_tenant else frozenset()
+
+    def count(self, offer: Offer, tenants: Collection[str], role: Role = Role.WORKER) -> None:
+        """One of these is launched, for these tenants."""
+        self._left = [
+            (bound, left - bound.weigh(offer) if _counts(bound, offer, tenants, role) else left)
+            for bound, left in self._left
+        ]
 
     def passed(self, offer: Offer) -> str:
         """The limit that one more would pass, whoever it is for; of limits on tenants nothing is said."""
         return self._passed(offer, "")
 
-    def _admit_head(self, offer: Offer) -> str:
-        """It is nobody's, and counts as money and as a launch."""
-        about = [(b, left) for b, left in self._left if b.is_about(offer, ()) and (b.is_money or b.is_rate)]
-        if passed := next((b.name for b, left in about if b.weigh(offer) > left + 1e-9), ""):
-            return passed
-        bounds = {id(bound) for bound, _ in about}
-        self._left = [(b, left - b.weigh(offer) if id(b) in bounds else left) for b, left in self._left]
-        return ""
+    def _passed_by_head(self, offer: Offer) -> str:
+        about = ((bound, left) for bound, left in self._left if _counts(bound, offer, (), Role.HEAD))
+        return next((bound.name for bound, left in about if bound.weigh(offer) > left + 1e-9), "")
 
     def _passed(self, offer: Offer, tenant: str) -> str:
         tight = (b for b, left in self._left if b.is_about(offer, (tenant,)) and b.weigh(offer) > left + 1e-9)
         return next((bound.name for bound in tight), "")
+
+
+def _counts(bound: Bound, offer: Offer, tenants: Collection[str], role: Role) -> bool:
+    """A head is nobody's, and counts as money and as a launch."""
+    return bound.is_about(offer, tenants) and (role is not Role.HEAD or bound.is_money or bound.is_rate)

@@ -31,6 +31,7 @@ from tradewind.autoscaler.reconcile import Reconciler, Record, new_launch_id
 from tradewind.autoscaler.settle import Listing, Question, overdue_ends, settle, slices_of
 from tradewind.autoscaler.treasury import Treasury, Unlimited, without_closed
 from tradewind.autoscaler.turn import Turn
+from tradewind.autoscaler.unpaid import without_unpaid
 from tradewind.autoscaler.view import LoopSettings, SeenResources, View
 from tradewind.autoscaler.wanted import asked_of_ray, demand_change, wanted_of
 from tradewind.errors import RayError
@@ -258,10 +259,10 @@ class Loop:
         waiting = {job_id: WAITING for job_id, steer in view.steers.items() if steer.waits}
         resting = self._at_rest(view)
         closed = {**waiting, **resting, **self.treasury.closed()}
-        if not closed:
-            return view
-        demand, withheld = without_closed(view.demand, closed)
-        return replace(view, demand=demand, withheld=(*view.withheld, *withheld), resting=resting)
+        if closed:
+            demand, withheld = without_closed(view.demand, closed)
+            view = replace(view, demand=demand, withheld=(*view.withheld, *withheld), resting=resting)
+        return without_unpaid(view, self.treasury.refuses) if self.treasury.has_budgets() else view
 
     def _jobs_left_s(self) -> float | None:
         if self.fleet.open_jobs:
@@ -375,8 +376,8 @@ class Loop:
 
     def _note_holds(self, plan: Plan) -> None:
         """A hold is recorded when it is new, not at every tick."""
-        said = frozenset((hold.subject, hold.reason) for hold in plan.holds)
-        fresh = [hold for hold in plan.holds if (hold.subject, hold.reason) not in self._said]
+        said = frozenset(hold.key for hold in plan.holds)
+        fresh = [hold for hold in plan.holds if hold.key not in self._said]
         self._said = said
         for hold in fresh:
             logger.info("hold %s: %s", hold.subject, hold.reason)

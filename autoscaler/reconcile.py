@@ -39,6 +39,9 @@ from tradewind.units import format_usd
 
 logger = logging.getLogger(__name__)
 
+_Cause = tuple[tuple[str, ...], str]  # for which jobs, and the limit, or:
+_BUDGET = "budget"
+
 Record = Callable[..., None]  # record(*events): appends to the log and applies to the fleet
 
 
@@ -55,10 +58,16 @@ class _Attempt:
     ruled_out: list[str]
     refused: list[str] = field(default_factory=list)  # launch ids
     full: set[str] = field(default_factory=set)  # placement groups that had no room for it
+    held_back: dict[str, tuple[str, list[Offer]]] = field(default_factory=dict)  # by cause: in words, and what
 
     @classmethod
     def of(cls, action: Launch) -> _Attempt:
         return cls(action, iter((action.offer, *action.fallbacks)), list(action.ruled_out))
+
+    def pass_over(self, offer: Offer, cause: str, why: str) -> None:
+        """A limit or a budget does not allow this one."""
+        self.ruled_out.append(f"{offer.market}: {why}")
+        self.held_back.setdefault(cause, (why, []))[1].append(offer)
 
     def go_on_after(self, node: NodeRecord, scope: Scope) -> None:
         """What is refused inside of a group is tried outside of it first, before the next offer."""
@@ -87,7 +96,7 @@ class Reconciler:
     # What was refused, and what the limits leave: folded anew when the record has changed otherwise than by launches.
     _memory: MarketMemory | None = None
     _gate: Gate | None = None
-    _warned: str = ""  # what was last held back
+    _warned: set[_Cause] = field(default_factory=set)  # what was held back, since something was launched for the same
 
     def act(self, plan: Plan) -> None:
         """A launch that is refused while this waits goes on to its next best offer. One that is refused later is left
@@ -126,23 +135,34 @@ class Reconciler:
                 continue
             with self.turn.of(self) as is_mine:
                 self._gate = self._gate if is_mine and self._gate else self._new_gate(now_s)
-                passed, tenants = self._gate.admit(offer, attempt.action.jobs, attempt.action.role)
-                if attempt.action.role is not Role.HEAD:  # without it, nothing of the fleet could go on
-                    passed = passed or self.treasury.admit(offer, attempt.action.jobs)
-                launch_id = "" if passed else self._ask_for(offer, attempt, tenants)
-            if passed:
-                self._warn(f"not launched: {offer.market} would pass {passed}")
-                attempt.ruled_out.append(f"{offer.market}: would pass {passed}")
-                continue
-            self._attempts[launch_id] = attempt
-            self.send(self.fleet.nodes[launch_id])
-            return
+                launch_id = self._ask_within(self._gate, offer, attempt)
+            if launch_id:
+                self._warned -= {cause for cause in self._warned if cause[0] == attempt.action.jobs}
+                self._attempts[launch_id] = attempt
+                self.send(self.fleet.nodes[launch_id])
+                return
+        self._warn(attempt)
 
-    def _warn(self, text: str) -> None:
-        """Once: a launch that is held back is planned again at every tick."""
-        if text != self._warned:
-            self._warned = text
-            logger.warning(text)
+    def _ask_within(self, gate: Gate, offer: Offer, attempt: _Attempt) -> str:
+        """The launch that is asked for; none where a limit or a budget is against it, which then counts nowhere."""
+        jobs, role = attempt.action.jobs, attempt.action.role
+        limit, tenants = gate.ask(offer, jobs, role)
+        if limit:
+            attempt.pass_over(offer, limit, f"would pass {limit}")
+            return ""
+        if role is not Role.HEAD and (short := self.treasury.admit(offer, jobs)):  # without a head, nothing goes on
+            attempt.pass_over(offer, _BUDGET, short)
+            return ""
+        gate.count(offer, tenants, role)
+        return self._ask_for(offer, attempt, tenants)
+
+    def _warn(self, attempt: _Attempt) -> None:
+        """Once for each cause, not for each offer: a launch that is held back may be planned again at every tick."""
+        for cause, (why, offers) in attempt.held_back.items():
+            if (key := (attempt.action.jobs, cause)) not in self._warned:
+                self._warned.add(key)
+                others = f" and {len(offers) - 1} other offers" if len(offers) > 1 else ""
+                logger.warning("not launched: %s%s: %s", offers[0].market, others, why)
 
     def _new_gate(self, now_s: float) -> Gate:
         return Gate(self.fleet.whole, self.settings.limits, now_s)

@@ -13,6 +13,7 @@ from tradewind.autoscaler.demand import Demand, Need
 from tradewind.autoscaler.packing_rules import gang_source
 from tradewind.autoscaler.packing_stock import jobs_in
 from tradewind.autoscaler.ray_snapshot import Gang
+from tradewind.autoscaler.withhold import source_of, subject_of
 from tradewind.model import Offer
 
 
@@ -21,6 +22,14 @@ class Treasury(Protocol):
 
     def admit(self, offer: Offer, job_ids: Collection[str]) -> str:
         """Why one of these may not be bought on behalf of these jobs; empty: it may, and is counted."""
+        ...
+
+    def has_budgets(self) -> bool:
+        """Whether anybody could be refused anything."""
+        ...
+
+    def refuses(self, offer: Offer, job_ids: Collection[str]) -> str:
+        """As `admit`, before anything is planned: nothing is counted."""
         ...
 
     def closed(self) -> Mapping[str, str]:
@@ -38,6 +47,12 @@ class Unlimited:
     def admit(self, offer: Offer, job_ids: Collection[str]) -> str:  # noqa: ARG002
         return ""
 
+    def has_budgets(self) -> bool:
+        return False
+
+    def refuses(self, offer: Offer, job_ids: Collection[str]) -> str:  # noqa: ARG002
+        return ""
+
     def closed(self) -> Mapping[str, str]:
         return {}
 
@@ -51,12 +66,11 @@ def without_closed(demand: Demand, closed: Mapping[str, str]) -> tuple[Demand, t
     holds: list[Hold] = []
 
     def is_planned(asked: Need | Gang) -> bool:
-        source = asked.source if isinstance(asked, Need) else gang_source(asked)
-        job_ids = jobs_in(source, gangs)
+        job_ids = jobs_in(source_of(asked), gangs)
         if not job_ids or not all(job_id in closed for job_id in job_ids):
             return True
-        subject = f"{asked.count} x {asked.shape} ({source})" if isinstance(asked, Need) else source
-        holds.append(Hold(subject, closed[next(iter(job_ids))], jobs=tuple(job_ids)))
+        why = closed[next(iter(job_ids))]
+        holds.append(Hold(subject_of(asked), why, jobs=tuple(job_ids), cause=cause_of(why)))
         return False
 
     planned = Demand(
@@ -65,3 +79,8 @@ def without_closed(demand: Demand, closed: Mapping[str, str]) -> tuple[Demand, t
         tuple(need for need in demand.constraints if is_planned(need)),
     )
     return planned, tuple(holds)
+
+
+def cause_of(reason: str) -> str:
+    """Without the figures behind it, which change all the time."""
+    return reason.split(": ")[0]

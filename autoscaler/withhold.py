@@ -58,13 +58,13 @@ def withhold(demand: Demand, room: Room) -> tuple[Demand, tuple[Hold, ...]]:
     theirs: dict[frozenset[str], list[Need | Gang]] = {}
     everything: list[Need | Gang] = [*demand.needs, *demand.gangs]
     for asked in everything:
-        whose = frozenset(room.tenants.of_jobs(jobs_in(_source(asked), gangs)))
+        whose = frozenset(room.tenants.of_jobs(jobs_in(source_of(asked), gangs)))
         if limit := room.limit_on([asked.shape] if isinstance(asked, Need) else pieces_of(asked), whose):
-            limits[_source(asked)] = limit
+            limits[source_of(asked)] = limit
             theirs.setdefault(whose, []).append(asked)
     without = [left for whose, asked in theirs.items() for left in _without_place(asked, room.slots_of(whose))]
-    holds = tuple(_hold(left, limits[_source(left)], gangs) for left in without)
-    return _less(demand, without), holds
+    holds = tuple(_hold(left, limits[source_of(left)], gangs) for left in without)
+    return less(demand, without), holds
 
 
 def _without_place(asked: Sequence[Need | Gang], slots: Sequence[Slot]) -> Sequence[Need | Gang]:
@@ -75,7 +75,8 @@ def _without_place(asked: Sequence[Need | Gang], slots: Sequence[Slot]) -> Seque
     return Packing(slots).fill(Demand(needs, gangs)).unplaced
 
 
-def _less(demand: Demand, without: Sequence[Need | Gang]) -> Demand:
+def less(demand: Demand, without: Sequence[Need | Gang]) -> Demand:
+    """The same without these, which are what is left of its needs, and whole gangs of it."""
     lacking = {(left.shape, left.source): left.count for left in without if isinstance(left, Need)}
     needs = (replace(need, count=need.count - lacking.get((need.shape, need.source), 0)) for need in demand.needs)
     return replace(
@@ -85,11 +86,14 @@ def _less(demand: Demand, without: Sequence[Need | Gang]) -> Demand:
     )
 
 
-def _source(asked: Need | Gang) -> str:
+def source_of(asked: Need | Gang) -> str:
     return asked.source if isinstance(asked, Need) else gang_source(asked)
 
 
 def _hold(left: Need | Gang, limit: str, gangs: Mapping[str, str]) -> Hold:
-    source = _source(left)
-    subject = f"{left.count} x {left.shape} ({source})" if isinstance(left, Need) else source
-    return Hold(subject, f"{limit} is reached", jobs=tuple(jobs_in(source, gangs)))
+    return Hold(subject_of(left), f"{limit} is reached", jobs=tuple(jobs_in(source_of(left), gangs)))
+
+
+def subject_of(left: Need | Gang) -> str:
+    source = source_of(left)
+    return f"{left.count} x {left.shape} ({source})" if isinstance(left, Need) else source

@@ -16,16 +16,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from math import ceil
 
 from tradewind.cost.figures import OVERHEAD_NAME, summary
 from tradewind.cost.history import NodeHistory
 from tradewind.cost.ledger import Ledger
 from tradewind.cost.outlook import Forecast, forecast, job_rate
 from tradewind.model import Offer
-from tradewind.units import format_usd, to_ms
+from tradewind.units import UUSD_PER_USD, format_duration, format_usd, to_ms
 
 RESERVE_S = 120.0  # to save, to stop, and to have nodes ended
 HORIZON_S = 600.0  # for which a purchase must be worth while
+CENT_UUSD = UUSD_PER_USD // 100
 MARKS = (0.5, 0.8, 0.95)  # of a budget, at which people are told
 EACH = "*"  # in the place of a tenant: each of them by itself
 
@@ -89,6 +91,30 @@ class Purse:
         """Whether it pays for what runs, and for so much more, for so long."""
         return (self.rate_uusd_per_h + more_uusd_per_h) * duration_s / 3600 <= self.left_uusd
 
+    def needs_uusd(self, more_uusd_per_h: int = 0) -> int:
+        """What must be left for a purchase of so much more."""
+        return ceil((self.rate_uusd_per_h + more_uusd_per_h) * self.horizon_s / 3600)
+
+    def is_short(self, more_uusd_per_h: int = 0) -> bool:
+        return self.must_stop or not self.lasts(self.horizon_s, more_uusd_per_h)
+
+    def why_short(self, more_uusd_per_h: int | None = None) -> str:
+        """Why it pays for nothing more, or for nothing more of this price: the rule, what it takes, and what to do."""
+        needed_uusd, left_uusd = self.needs_uusd(more_uusd_per_h or 0), max(self.left_uusd, 0)
+        lasting = duration_words(self.horizon_s)
+        if more_uusd_per_h is None:
+            lacks = f"pays for nothing more: {lasting} of what it has to pay for cost {format_usd(needed_uusd)}"
+        else:
+            besides = "what it has to pay for, and of " if self.rate_uusd_per_h else ""
+            one = f"{'one more' if besides else 'a'} machine at {format_usd(more_uusd_per_h)}/h"
+            lacks = f"does not pay for {lasting} of {besides}{one}: {format_usd(needed_uusd)} are needed"
+        return f"{self.title}, {lacks}, {format_usd(left_uusd)} are left; {self.remedy(needed_uusd)}"
+
+    def remedy(self, needed_uusd: int) -> str:
+        if self.scope is not Scope.JOB:
+            return "raise it in the fleet file, under `budgets`"
+        return f"raise it with `tradewind resume {self.name} --budget +{more_usd(needed_uusd - self.left_uusd)}`"
+
     @property
     def must_stop(self) -> bool:
         return self.left_uusd <= 0 or not self.lasts(self.reserve_s)
@@ -138,20 +164,31 @@ class Purses:
         Every job that is named pays with its own purse and its tenant's; where nobody is named, every open one might
         have to. The fleet always pays. A job that cannot is no reason if another one can: then that one pays.
         """
-        price = offer.price_uusd_per_h
-        if not self._purses:
-            return ""
-        named = [job_id for job_id in job_ids if job_id in self._tenant_of]
-        fleet = self._short(((Scope.FLEET, ""),), price)
-        short = {job_id: self._short(self._keys(job_id), price) for job_id in named or self._tenant_of}
-        payers = [job_id for job_id, why in short.items() if not why]
-        if fleet or (short and (not payers or (not named and len(payers) < len(short)))):
-            return fleet or next(why for why in short.values() if why)
+        price, (why, payers) = offer.price_uusd_per_h, self._weigh(offer, job_ids)
+        if why:
+            return why
         for key in {(Scope.FLEET, ""), *(key for job_id in payers for key in self._keys(job_id))}:
             if key in self._purses:
                 purse = self._purses[key]
                 self._purses[key] = replace(purse, rate_uusd_per_h=purse.rate_uusd_per_h + (price or 0))
         return ""
+
+    def refuses(self, offer: Offer, job_ids: Collection[str]) -> str:
+        """As `admit`, and nothing is counted."""
+        return self._weigh(offer, job_ids)[0]
+
+    def _weigh(self, offer: Offer, job_ids: Collection[str]) -> tuple[str, list[str]]:
+        """Why not, or who pays."""
+        price = offer.price_uusd_per_h
+        if not self._purses:
+            return "", []
+        named = [job_id for job_id in job_ids if job_id in self._tenant_of]
+        fleet = self._short(((Scope.FLEET, ""),), price)
+        short = {job_id: self._short(self._keys(job_id), price) for job_id in named or self._tenant_of}
+        payers = [job_id for job_id, why in short.items() if not why]
+        if fleet or (short and (not payers or (not named and len(payers) < len(short)))):
+            return fleet or next(why for why in short.values() if why), []
+        return "", payers
 
     def too_poor(self, price_uusd_per_h: int | None, job_ids: Collection[str]) -> dict[str, str]:
         """Of these jobs (of all open ones, where nobody is named) those that cannot pay for one more of this price,
@@ -168,9 +205,9 @@ class Purses:
         for job_id in self._tenant_of:
             keys = ((Scope.FLEET, ""), *self._keys(job_id))
             purses = (self._purses[key] for key in keys if key in self._purses)
-            tight = next((purse for purse in purses if purse.must_stop or not purse.lasts(purse.horizon_s)), None)
+            tight = next((purse for purse in purses if purse.is_short()), None)
             if tight is not None:
-                found[job_id] = f"{tight.title}, is nearly used: {format_usd(max(tight.left_uusd, 0))} are left"
+                found[job_id] = tight.why_short()
         return found
 
     def must_stop(self) -> dict[str, str]:
@@ -192,8 +229,8 @@ class Purses:
             purse = self._purses.get(key)
             if purse is not None and price_uusd_per_h is None:
                 return f"{purse.title}: no price is known"
-            if purse is not None and (purse.must_stop or not purse.lasts(purse.horizon_s, price_uusd_per_h or 0)):
-                return f"{purse.title}, of which {format_usd(max(purse.left_uusd, 0))} are left"
+            if purse is not None and purse.is_short(price_uusd_per_h or 0):
+                return purse.why_short(price_uusd_per_h)
         return ""
 
 
@@ -218,6 +255,18 @@ def purses(
     )
     reserve_s, horizon_s = budgets.reserve_s, budgets.horizon_s
     return Purses([replace(purse, reserve_s=reserve_s, horizon_s=horizon_s) for purse in found], open_jobs)
+
+
+def more_usd(lacking_uusd: int) -> str:
+    """As `--budget` takes it, in whole cents."""
+    return f"{max(ceil(lacking_uusd / CENT_UUSD), 1) / 100:.2f}"
+
+
+def duration_words(duration_s: float) -> str:
+    minutes, rest_s = divmod(round(duration_s), 60)
+    if rest_s or not minutes:
+        return format_duration(duration_s)
+    return f"{minutes} minute{'' if minutes == 1 else 's'}"
 
 
 def _price_of(ledger: Ledger, node: NodeHistory, now_s: float) -> int:

@@ -8,14 +8,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from math import ceil
 
 from tradewind.api import job_not_found
 from tradewind.api_requests import ResumeRequest
 from tradewind.autoscaler.fleet import JobRecord
+from tradewind.autoscaler.shape import Shape
+from tradewind.autoscaler.view import View
 from tradewind.cells.cell import survived
-from tradewind.cost.budget import Budgets, Purses, Scope, notices_of, purses
+from tradewind.cost.budget import Budgets, Purse, Purses, Scope, duration_words, notices_of, purses
+from tradewind.cost.history import NodeHistory
 from tradewind.cost.ledger import Ledger
 from tradewind.errors import JobError
 from tradewind.events import BudgetChanged, DecisionRecorded
@@ -24,13 +29,26 @@ from tradewind.model import JobSpec, Offer
 from tradewind.states import JobState, is_over
 from tradewind.units import format_usd
 
-# A launch that was admitted is on record long before this: until then, it counts although the record does not have it.
+# A launch that was admitted is on record long before this; until it is, it counts although the record has it not.
 ADMITTED_S = 10.0
 REFUSED_S = 60.0  # for so long, what a budget does not pay for is not tried again
 
 
+@dataclass(frozen=True, slots=True)
+class _Admitted:
+    """A launch that may not be on record yet."""
+
+    steady_s: float
+    price_uusd_per_h: int
+    job_ids: tuple[str, ...]
+    known: int  # nodes that were on record before
+
+    def is_one(self, node: NodeHistory) -> bool:
+        return (node.offer.price_uusd_per_h or 0) == self.price_uusd_per_h and set(node.bought_for) == set(self.job_ids)
+
+
 class BudgetKeeper:
-    """`admit` and `closed` are asked by the loop (autoscaler/treasury.py)."""
+    """`admit`, `refuses` and `closed` are asked by the loop (autoscaler/treasury.py)."""
 
     def __init__(
         self,
@@ -42,8 +60,8 @@ class BudgetKeeper:
         self._journal, self._budgets, self._clock, self._steady_s = journal, budgets or Budgets(), clock, steady_s
         self._one = threading.Lock()
         self._purses = Purses((), {})
-        self._admitted: deque[tuple[float, int, tuple[str, ...]]] = deque()
-        self._refused: dict[str, tuple[float, str]] = {}  # until when, and why
+        self._admitted: deque[_Admitted] = deque()
+        self._refused: dict[str, tuple[float, Offer]] = {}  # until when, and what
         self._said: set[tuple[str, str, int]] = set()
 
     def tick(self, stop: Callable[[str, str], object]) -> None:
@@ -60,23 +78,54 @@ class BudgetKeeper:
 
     def admit(self, offer: Offer, job_ids: Collection[str]) -> str:
         with self._one:
-            why, now_s = self._purses.admit(offer, job_ids), self._clock()
+            why = self._purses.admit(offer, job_ids)
             if why:
-                self._refused.update((job_id, (now_s + REFUSED_S, why)) for job_id in job_ids)
+                refused = (self._clock() + REFUSED_S, offer)
+                self._refused = dict.fromkeys(job_ids, refused) | self._refused
             else:
-                self._admitted.append((self._steady_s(), offer.price_uusd_per_h or 0, tuple(job_ids)))
+                self._note_admitted(offer, tuple(job_ids))
             poor = self._purses.too_poor(offer.price_uusd_per_h, job_ids) if why else {}
-        whose = "" if job_ids else " for tasks that wait, which may be its own"  # Ray does not tell whose they are
-        for job_id, short in poor.items():
-            self._say_once(job_id, "refused", 0, f"nothing is bought{whose}: {offer.market} would pass {short}")
+        self._say_poor(poor, job_ids)
         return why
 
-    def closed(self) -> dict[str, str]:
-        """Who was refused a moment ago is not planned for again at every tick."""
+    def refuses(self, offer: Offer, job_ids: Collection[str]) -> str:
+        """What is refused before it is planned is looked at anew at each tick: prices and budgets change. Where the
+        cheapest could be paid, and what was chosen could not, that is not planned for again at once."""
         with self._one:
-            now_s = self._clock()
-            self._refused = {job_id: known for job_id, known in self._refused.items() if _is_ahead(known[0], now_s)}
-            return {job_id: why for job_id, (_, why) in self._refused.items()} | self._purses.closed()
+            self._forget()
+            lately = [self._refused[job_id][1] for job_id in job_ids if job_id in self._refused]
+            offer = next((each for each in (offer, *lately) if self._purses.refuses(each, job_ids)), offer)
+            why = self._purses.refuses(offer, job_ids)
+            poor = self._purses.too_poor(offer.price_uusd_per_h, job_ids) if why else {}
+        self._say_poor(poor, job_ids)
+        return why
+
+    def has_budgets(self) -> bool:
+        with self._one:
+            return bool(self._purses.all)
+
+    def _note_admitted(self, offer: Offer, job_ids: tuple[str, ...]) -> None:
+        """It is the turn of who asks: no other launch comes on record before this one. Where a dearer one was refused
+        just before, this is what is bought in its place."""
+        for job_id in job_ids:
+            self._refused.pop(job_id, None)
+        with self._journal.reading() as (_, ledger):
+            known = len(ledger.nodes)
+        self._admitted.append(_Admitted(self._steady_s(), offer.price_uusd_per_h or 0, job_ids, known))
+
+    def _say_poor(self, poor: Mapping[str, str], job_ids: Collection[str]) -> None:
+        whose = "" if job_ids else " for tasks that wait, which may be its own"  # Ray does not tell whose they are
+        for job_id, short in poor.items():
+            self._say_once(job_id, "refused", 0, f"nothing is bought{whose}: {short}")
+
+    def closed(self) -> dict[str, str]:
+        with self._one:
+            self._forget()
+            return self._purses.closed()
+
+    def _forget(self) -> None:
+        now_s = self._clock()
+        self._refused = {job_id: known for job_id, known in self._refused.items() if _is_ahead(known[0], now_s)}
 
     def left_uusd(self) -> dict[str, int]:
         with self._one:
@@ -92,15 +141,16 @@ class BudgetKeeper:
                 return found
             self._journal.record(found)
             self._refused.pop(job_id, None)
+            self._said.discard((job_id, "refused", 0))  # should the new one be too small as well, it is told again
             return None
 
     def _look(self, open_jobs: dict[str, str]) -> Purses:
         """Under the lock from the record to the new purses: no launch is admitted in between by the old ones."""
         with self._one, self._journal.reading() as (_, ledger):
             now_s, steady_s = self._clock(), self._steady_s()  # one that is set back must not drop any
-            while self._admitted and steady_s - self._admitted[0][0] > ADMITTED_S:
+            while self._admitted and steady_s - self._admitted[0].steady_s > ADMITTED_S:
                 self._admitted.popleft()
-            admitted = [(price, job_ids) for _, price, job_ids in self._admitted]
+            admitted = [(each.price_uusd_per_h, each.job_ids) for each in _not_on_record(self._admitted, ledger)]
             self._purses = purses(ledger, self._budgets, open_jobs, now_s, admitted)
             return self._purses
 
@@ -120,6 +170,45 @@ class BudgetKeeper:
         self._journal.record(
             DecisionRecorded(at_s=self._clock(), action="budget", subject=subject, reason=reason, jobs=jobs)
         )
+
+
+def _not_on_record(admitted: Collection[_Admitted], ledger: Ledger) -> list[_Admitted]:
+    """Those that are would be counted twice."""
+    since = min((each.known for each in admitted), default=len(ledger.nodes))
+    fresh = dict(enumerate(islice(ledger.nodes.values(), since, None), since))
+    missing = []
+    for each in admitted:
+        place = next((index for index, node in fresh.items() if index >= each.known and each.is_one(node)), None)
+        if place is None:
+            missing.append(each)
+        else:
+            del fresh[place]
+    return missing
+
+
+def start_unpaid(job_id: str, spec: JobSpec, horizon_s: float, views: Collection[View]) -> str:
+    """Why nothing can be bought for a new job: its budget does not pay for the cheapest machines on which it can start.
+    Empty: it does, or it is not known what it needs and what that costs."""
+    limit_uusd, shape = spec.contract.budget_uusd, Shape.of(spec.worker_resources, spec.worker_labels)
+    if limit_uusd is None or not spec.max_workers:
+        return ""
+    found = [each for view in views for each in _starts(shape, spec.min_workers, view)]
+    price, market = min(found, default=(0, ""))
+    purse = Purse(Scope.JOB, job_id, limit_uusd, 0, horizon_s=horizon_s)
+    if not purse.is_short(price):
+        return ""
+    needed_uusd, workers = purse.needs_uusd(price), f"{spec.min_workers} worker{'' if spec.min_workers == 1 else 's'}"
+    rule = f"machines are bought only if it pays for {duration_words(horizon_s)} of them"
+    least = f"the cheapest for {workers} ({market}) need {format_usd(needed_uusd)}"
+    return f"that is too little to start: {rule}, and {least}; {purse.remedy(needed_uusd)}"
+
+
+def _starts(shape: Shape, workers: int, view: View) -> Iterator[tuple[int, str]]:
+    """What it costs an hour to run so many on machines of one market."""
+    for offer in view.offers:
+        copies = shape.copies_in(view.resources_of(offer)) if shape.allows(offer.labels) else 0
+        if copies and offer.price_uusd_per_h is not None:
+            yield offer.price_uusd_per_h * ceil(max(workers, 1) / copies), str(offer.market)
 
 
 def _is_ahead(until_s: float, now_s: float) -> bool:

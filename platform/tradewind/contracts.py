@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from tradewind.api import ContractInfo
+from tradewind.api import ContractInfo, JobInfo
 from tradewind.autoscaler.contract.outlook import Outlook, outlook
 from tradewind.autoscaler.fleet import JobRecord
 from tradewind.autoscaler.pilot import Course
@@ -101,3 +101,8 @@ def _was_kept(job: JobRecord, spent_uusd: int) -> bool:
     contract = job.spec.contract
     in_time = contract.deadline_at_s is None or (job.ended_at_s or 0.0) <= contract.deadline_at_s
     return job.state is JobState.SUCCEEDED and in_time and spent_uusd <= (contract.budget_uusd or spent_uusd)
+
+
+def with_reason(info: JobInfo, said: str) -> JobInfo:
+    """What is to be said of its contract now; nothing: what is known of it."""
+    return replace(info, contract=replace(info.contract, reason=said)) if said and info.contract else info

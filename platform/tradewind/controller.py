@@ -43,11 +43,11 @@ from tradewind.autoscaler.actions import Plan
 from tradewind.autoscaler.clock import Clock
 from tradewind.autoscaler.fleet import JobRecord
 from tradewind.autoscaler.view import View
-from tradewind.budgets import BudgetKeeper
+from tradewind.budgets import BudgetKeeper, start_unpaid
 from tradewind.cells.cell import Cell, survived
 from tradewind.cells.options import option_of
 from tradewind.cells.route import Router
-from tradewind.contracts import ContractDesk
+from tradewind.contracts import ContractDesk, with_reason
 from tradewind.cost.budget import Budgets
 from tradewind.cost.energy_receipt import Intensity
 from tradewind.cost.ledger import Ledger
@@ -200,7 +200,7 @@ class Controller:
         if said:
             self._contracts.promised[job_id] = said
         self._wake()
-        return self.job(job_id)
+        return with_reason(self.job(job_id), start_unpaid(job_id, spec, self.budgets.horizon_s, self._views()))
 
     def _with_folder(self, spec: JobSpec) -> JobSpec:
         """Packed as it is now: a job that moves in a week takes the same files along."""

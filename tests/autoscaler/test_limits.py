@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from tradewind.autoscaler.actions import Launch, Plan
 from tradewind.autoscaler.allocate import allocate, grant
-from tradewind.autoscaler.limits import EACH, Limits, Part, Rule, Tenants, bounds_of
+from tradewind.autoscaler.limits import EACH, Gate, Limits, Part, Rule, Tenants, bounds_of
 from tradewind.autoscaler.ray_snapshot import Strategy
 from tradewind.autoscaler.shape import Shape
 from tradewind.autoscaler.testing import World, make_offer
+from tradewind.autoscaler.treasury import Unlimited
 from tradewind.autoscaler.view import LoopSettings
-from tradewind.events import JobSubmitted
+from tradewind.events import DecisionRecorded, JobSubmitted
 from tradewind.model import Capacity, JobSpec, Offer, Wish
 
 EAST = make_offer("aws/us-east-1a/g6", usd_per_h=0.30, cpus=4, gpus=1)
@@ -97,6 +98,50 @@ def test_failover_does_not_pass_the_limit_of_a_part() -> None:
     w.ray.submit(GPU)
     w.run(5)
     assert w.cloud.alive() == []
+
+
+# --- beside budgets ---------------------------------------------------------------------------------------------------
+
+SEVERAL = tuple(
+    make_offer(f"gcp/us-r{number}-a/g2", usd_per_h=0.3 + number / 100, cpus=4, gpus=1) for number in range(9)
+)
+
+
+class Frugal(Unlimited):
+    """Pays for some markets alone, and is asked at the last moment only."""
+
+    def __init__(self, paid: Sequence[Offer] = ()) -> None:
+        self.paid = [offer.market for offer in paid]
+
+    def admit(self, offer: Offer, job_ids: Collection[str]) -> str:
+        return "" if offer.market in self.paid else f"the budget does not pay for {offer.price_uusd_per_h}"
+
+
+def test_what_a_budget_refuses_counts_against_no_limit() -> None:
+    w = world(offers=SEVERAL, max_nodes=2, max_uusd_per_h=800_000, launches_per_minute=2)
+    w.loop.keep_within(Frugal(SEVERAL[-1:]))
+    w.ray.submit(GPU, count=2)
+    w.run(5)
+    assert markets(w) == [SEVERAL[-1].market.key] * 2
+    launched = [event for event in w.events if isinstance(event, DecisionRecorded) and event.action == "launch"]
+    assert not any("limit" in text for event in launched for text in event.ruled_out)
+
+
+def test_one_cause_is_told_once_whatever_the_offers_and_the_ticks(caplog: pytest.LogCaptureFixture) -> None:
+    w = world(offers=SEVERAL, max_nodes=6)
+    w.loop.keep_within(Frugal())
+    w.ray.submit(GPU, count=2)
+    w.run(10)
+    told = [record.getMessage() for record in caplog.records if "not launched" in record.getMessage()]
+    assert told == [f"not launched: {SEVERAL[0].market} and 8 other offers: the budget does not pay for 300000"]
+
+
+def test_what_is_asked_of_the_gate_is_not_counted() -> None:
+    w = world(max_nodes=1)
+    gate = Gate(w.fleet, w.settings.limits, w.clock.now_s())
+    assert [gate.ask(EAST)[0] for _ in range(3)] == [""] * 3
+    assert gate.admit(EAST)[0] == ""
+    assert gate.admit(EAST)[0] == gate.ask(EAST)[0] == "the limit of 1 node"
 
 
 # --- tenants ----------------------------------------------------------------------------------------------------------

@@ -42,6 +42,28 @@ def test_a_purchase_must_be_paid_for_a_while() -> None:
     assert why.startswith("the budget of job j, $")
 
 
+def test_who_is_refused_is_told_the_rule_the_amount_and_the_remedy() -> None:
+    one = purse(100_000)
+    assert one.why_short(HOUR_UUSD) == (
+        "the budget of job j, $0.10, does not pay for 10 minutes of a machine at $3.60/h: $0.60 are needed, "
+        "$0.10 are left; raise it with `tradewind resume j --budget +0.50`"
+    )
+    assert "of what it has to pay for, and of one more machine" in replace(one, rate_uusd_per_h=1).why_short(HOUR_UUSD)
+    fleet = purse(100_000, scope=Scope.FLEET, name="")
+    assert fleet.why_short(HOUR_UUSD).endswith("raise it in the fleet file, under `budgets`")
+    asked_uusd = one.needs_uusd(HOUR_UUSD)
+    assert not purse(asked_uusd).is_short(HOUR_UUSD)
+    assert purse(asked_uusd - 1).is_short(HOUR_UUSD)
+
+
+def test_a_budget_that_is_needed_for_what_runs_is_not_called_used() -> None:
+    told = Purses([purse(240_000, rate=HOUR_UUSD)], {"j": "t"}).closed()["j"]
+    assert told == (
+        "the budget of job j, $0.24, pays for nothing more: 10 minutes of what it has to pay for cost $0.60, "
+        "$0.24 are left; raise it with `tradewind resume j --budget +0.36`"
+    )
+
+
 def test_what_is_admitted_counts_at_once() -> None:
     three = Purses([purse(round(3.5 * HOUR_UUSD * HORIZON_S / 3600))], {"j": "t"})
     assert [bool(three.admit(OFFER, ["j"])) for _ in range(5)] == [False, False, False, True, True]

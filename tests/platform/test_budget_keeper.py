@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from grant_world import Head
 from tradewind.agent import Agent
 from tradewind.api_requests import ResumeRequest
 from tradewind.autoscaler.clock import FakeClock
+from tradewind.autoscaler.limits import Limits
 from tradewind.autoscaler.loop import Loop
 from tradewind.autoscaler.ray_snapshot import RayJob, Strategy
 from tradewind.autoscaler.testing import FakeCloud, FakeRay, make_offer
@@ -29,6 +31,17 @@ from tradewind.states import JobState, is_over
 from tradewind.store import EventLog
 
 OFFER = make_offer("gcp/us-central1-a/g2", usd_per_h=0.36, cpus=4, gpus=1)  # 100 micro-dollars a second
+
+
+def elastic(budget_uusd: int | None = None, max_workers: int = 1, min_workers: int = 1) -> JobSpec:
+    return JobSpec(
+        name="train",
+        entrypoint="python train.py",
+        min_workers=min_workers,
+        max_workers=max_workers,
+        worker_resources={"GPU": 1},
+        contract=Contract(budget_uusd=budget_uusd),
+    )
 
 
 class World:
@@ -72,16 +85,8 @@ class World:
     def submission(self, job_id: str) -> str:
         return next(name for name in self.jobs.rows if name.startswith(job_id))
 
-    def submit(self, **contract: int) -> str:
-        spec = JobSpec(
-            name="train",
-            entrypoint="python train.py",
-            min_workers=1,
-            max_workers=1,
-            worker_resources={"GPU": 1},
-            contract=Contract(budget_uusd=contract.get("budget_uusd")),
-        )
-        return self.controller.submit(spec).job_id
+    def submit(self, budget_uusd: int | None = None, max_workers: int = 1) -> str:
+        return self.controller.submit(elastic(budget_uusd, max_workers)).job_id
 
     @property
     def spent_uusd(self) -> int:
@@ -187,6 +192,95 @@ def test_what_a_used_budget_holds_back_is_told(tmp_path: Path) -> None:
     assert world.journal.fleet.nodes == {}
     reasons = {line.hold for line in world.controller.status().demand}
     assert any(f"budget of job {job_id}" in reason for reason in reasons)
+    world.journal.log.close()
+
+
+def test_what_no_budget_pays_for_is_not_proposed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nor warned of: it is held back for the true reason, which says what it takes and what to do, and is told once."""
+    world = World(tmp_path, Budgets(fleet_uusd=500_000_000))
+    offers = [make_offer(f"gcp/us-r{number}-a/g2", usd_per_h=0.36 + number / 100, gpus=1) for number in range(9)]
+    world.cloud.stock = {offer.market.key: offer for offer in offers}
+    settings = replace(world.cell.loop.settings, limits=Limits(max_nodes=6))
+    world.cell.loop.settings = world.cell.loop.reconciler.settings = settings
+    job_id = world.submit(budget_uusd=4000, max_workers=2)
+    for _ in range(130):  # also when a refusal is forgotten
+        world.tick()
+        assert world.cell.loop.plan is not None
+        assert world.cell.loop.plan.launches == []
+    assert "not launched" not in caplog.text
+    why = (
+        f"the budget of job {job_id}, $0.0040, does not pay for 10 minutes of a machine at $0.36/h: "
+        f"$0.0600 are needed, $0.0040 are left; raise it with `tradewind resume {job_id} --budget +0.06`"
+    )
+    assert {line.hold for line in world.controller.status().demand} == {why}
+    assert world.said == [f"nothing is bought: {why}"]
+    assert len(held(world)) == 1
+    world.journal.log.close()
+
+
+def test_tasks_of_nobody_that_no_budget_pays_for_are_not_proposed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(tmp_path, Budgets(fleet_uusd=50_000))
+    world.ray.submit({"GPU": 1.0})
+    for _ in range(5):
+        world.tick()
+    assert world.journal.fleet.nodes == {}
+    assert "not launched" not in caplog.text
+    assert {line.hold.split(",")[0] for line in world.controller.status().demand} == {"the budget of the fleet"}
+    world.journal.log.close()
+
+
+def test_a_launch_on_record_is_counted_once_and_what_it_leaves_is_told_once(tmp_path: Path) -> None:
+    world = World(tmp_path, Budgets())
+    job_id = world.submit(budget_uusd=100_000, max_workers=2)  # 60,000 are one machine for ten minutes
+    for number in range(30):
+        world.tick()
+        if number == 5:
+            world.start(job_id)
+        holds = {line.hold for line in world.controller.status().demand if line.hold}
+        assert all("of what it has to pay for, and of one more machine at $0.36/h: $0.12 " in why for why in holds)
+    assert len(world.journal.fleet.nodes) == 1
+    assert any("--budget +0.03`" in why for why in holds), "what is lacking by now"
+    assert len(held(world)) == len(set(held(world))) <= 2, "not at each tick, though what is left changes"
+    world.journal.log.close()
+
+
+def held(world: World) -> list[str]:
+    decided = [event for _, event in world.journal.log.read() if isinstance(event, DecisionRecorded)]
+    return [event.subject for event in decided if event.action == "hold"]
+
+
+def test_a_larger_budget_that_is_still_too_small_is_told_anew(tmp_path: Path) -> None:
+    world = World(tmp_path, Budgets())
+    job_id = world.submit(budget_uusd=4000)
+    world.tick()
+    world.controller.resume(job_id, ResumeRequest(add_uusd=20_000))
+    world.tick()
+    assert len(world.said) == 2
+    assert f"the budget of job {job_id}, $0.0240, does not pay for 10 minutes" in world.said[1]
+    assert "used" not in world.said[1]
+    world.controller.resume(job_id, ResumeRequest(add_uusd=40_000))
+    world.tick()
+    assert len(world.journal.fleet.nodes) == 1, "as much as was said"
+    world.journal.log.close()
+
+
+def test_whoever_submits_is_told_of_a_budget_on_which_nothing_can_start(tmp_path: Path) -> None:
+    world = World(tmp_path, Budgets())
+    world.tick()  # the fleet knows its prices
+    contract = world.controller.submit(elastic(budget_uusd=4000)).contract
+    assert contract is not None
+    assert contract.reason.startswith("that is too little to start: machines are bought only if it pays for 10 minutes")
+    assert "the cheapest for 1 worker (gcp/us-central1-a/g2/spot) need $0.0600; raise it with" in contract.reason
+    assert contract.reason.endswith("--budget +0.06`")
+    two = world.controller.submit(elastic(budget_uusd=100_000, max_workers=2, min_workers=2)).contract
+    assert two is not None
+    assert "for 2 workers (gcp/us-central1-a/g2/spot) need $0.12;" in two.reason
+    assert two.reason.endswith("--budget +0.02`")
+    enough = world.controller.submit(elastic(budget_uusd=60_000, max_workers=2)).contract
+    assert enough is not None
+    assert "too little" not in enough.reason
     world.journal.log.close()
 
 
