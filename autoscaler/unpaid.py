@@ -46,7 +46,8 @@ class Cheapest:
 
     def _by_price(self) -> list[Offer]:
         if self._offers is None:
-            self._offers = sorted((offer for offer in self.view.offers if is_open(offer, self.view)), key=_price)
+            priced = (offer for offer in self.view.offers if offer.price_uusd_per_h is not None)
+            self._offers = sorted((offer for offer in priced if is_open(offer, self.view)), key=_price)
         return self._offers
 
     def _takes(self, offer: Offer, shape: Shape) -> bool:
