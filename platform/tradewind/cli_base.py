@@ -72,6 +72,14 @@ def parse_duration(_ctx: click.Context, _param: click.Parameter, given: str | No
         raise click.BadParameter(str(error)) from error
 
 
+def parse_span(ctx: click.Context, param: click.Parameter, given: str | None) -> float | None:
+    """The same, where nothing would be no answer."""
+    found_s = parse_duration(ctx, param, given)
+    if found_s is not None and found_s <= 0.0:
+        raise click.BadParameter(f"{given!r} is no time at all; it must be more than 0, like 60s")
+    return found_s
+
+
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
