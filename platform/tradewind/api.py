@@ -293,6 +293,7 @@ class ShutdownReport:
     left: tuple[str, ...] = ()
     cost_uusd: int = 0
     simulated: bool = False
+    fleet: str = ""  # its name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

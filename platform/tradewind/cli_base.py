@@ -31,6 +31,8 @@ class Options:
         from tradewind.controller_process import CONTROLLER
 
         command = self.command or CONTROLLER
+        if fleet is None:
+            self._tell_of_others()
         return connect(self.home, fleet or self.fleet, start, config=config, command=command)
 
     def connect_or_read(self) -> Fleet | PastFleet:
@@ -56,10 +58,25 @@ class Options:
 
         return self.home is None and self.fleet is None and Settings.from_env().url is not None
 
-    def place(self, fleet: str | None = None) -> FleetHome:
+    def place(self, fleet: str | None = None, is_sure: bool = False) -> FleetHome:
+        """`is_sure`: where several fleets run, one must have been named."""
         from tradewind.client import locate
 
-        return locate(self.home, fleet or self.fleet)
+        return locate(self.home, fleet or self.fleet, is_sure)
+
+    def _tell_of_others(self) -> None:
+        """Where several fleets run and none was named, which one is asked."""
+        from tradewind.client import DEFAULT_FLEET
+        from tradewind.config import Settings
+        from tradewind.home import announced_fleets
+
+        if self.fleet is not None or self.is_elsewhere or Settings.from_env().fleet != DEFAULT_FLEET:
+            return
+        place = self.place()
+        others = [name for name in announced_fleets(place.root) if name != place.fleet]
+        if others:
+            told = f"This is fleet {place.fleet}; {', '.join(others)} run{'s' if len(others) == 1 else ''}, too"
+            click.echo(f"{told}: `tradewind --fleet {others[0]} ...` asks another.", err=True)
 
 
 def parse_duration(_ctx: click.Context, _param: click.Parameter, given: str | None) -> float | None:

@@ -89,8 +89,9 @@ def _none_runs(place: FleetHome) -> ControllerError:
     return ControllerError(f"{told}: process {died.pid} has died; its nodes may still run, and cost", hint)
 
 
-def locate(home: str | Path | None = None, fleet: str | None = None) -> FleetHome:
-    """The fleet's folder, by argument, else by environment, else the only one that runs."""
+def locate(home: str | Path | None = None, fleet: str | None = None, is_sure: bool = False) -> FleetHome:
+    """The fleet's folder, by argument, else by environment, else the only one that runs, else the default (`is_sure`:
+    an error where several run)."""
     if home is not None and fleet is not None:
         return FleetHome(Path(home).expanduser(), fleet)
     from tradewind.config import Settings
@@ -98,7 +99,7 @@ def locate(home: str | Path | None = None, fleet: str | None = None) -> FleetHom
     settings = Settings.from_env()
     root = Path(home or settings.home).expanduser()
     named = settings.fleet if settings.fleet != DEFAULT_FLEET else None
-    return FleetHome(root, pick_fleet(root, fleet or named, DEFAULT_FLEET))
+    return FleetHome(root, pick_fleet(root, fleet or named, DEFAULT_FLEET, is_sure))
 
 
 def _remote() -> tuple[str, str] | None:

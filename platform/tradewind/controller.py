@@ -384,7 +384,12 @@ class Controller:
         self.journal.record(ControllerStopped(at_s=time.time(), reason="shutdown"))
         self.ended.set()
         return ShutdownReport(
-            jobs_stopped=tuple(stopped), nodes_ended=tuple(ended), left=left, cost_uusd=cost_uusd, simulated=simulated
+            jobs_stopped=tuple(stopped),
+            nodes_ended=tuple(ended),
+            left=left,
+            cost_uusd=cost_uusd,
+            simulated=simulated,
+            fleet=self.name,
         )
 
     def _end_cells(self) -> list[str]:

@@ -145,11 +145,13 @@ def announced_fleets(root: Path) -> list[str]:
     return sorted(path.parent.name for path in root.glob("*/controller.json"))
 
 
-def pick_fleet(root: Path, wanted: str | None, default: str) -> str:
-    """The one that is asked for, else the only one that runs, else the default."""
+def pick_fleet(root: Path, wanted: str | None, default: str, is_sure: bool = False) -> str:
+    """The one that is asked for, else the only one that runs, else the default. `is_sure`: never by default where
+    several run, since what is done to it cannot be undone."""
     if wanted:
         return wanted
     found = announced_fleets(root)
-    if len(found) > 1 and default not in found:
-        raise ControllerError(f"several fleets run: {', '.join(found)}", "choose one with --fleet")
+    if len(found) > 1 and (is_sure or default not in found):
+        hint = f"say which with --fleet before the command, like `tradewind --fleet {found[0]} ...`"
+        raise ControllerError(f"several fleets run: {', '.join(found)}", hint)
     return found[0] if len(found) == 1 else default

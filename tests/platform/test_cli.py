@@ -474,6 +474,33 @@ def test_beside_another_fleet_the_tips_of_up_name_the_one_that_was_started(place
             CliRunner().invoke(cli, [*home, "--fleet", "lab", "down"])
 
 
+def test_where_several_fleets_run_down_asks_for_a_name_and_status_says_which_one_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(*args: str) -> Result:
+        return CliRunner().invoke(cli, ["--home", str(tmp_path), *args], obj=Options(command=FAKE))
+
+    with served(FleetHome(tmp_path, "default")) as default, served(FleetHome(tmp_path, "lab")) as lab:
+        refused = call("down", "-y")
+        assert refused.exit_code == 1
+        assert "several fleets run: default, lab" in refused.stderr
+        assert "--fleet" in refused.stderr
+        assert not default.ended.is_set()
+        assert not lab.ended.is_set()
+        shown = call("status", "--json")
+        assert json.loads(shown.stdout)["fleet"] == "default"
+        assert "This is fleet default; lab runs, too" in shown.stderr
+        assert "too" not in call("--fleet", "lab", "status").stderr
+        monkeypatch.setenv("TRADEWIND_FLEET", "lab")
+        named = call("status", "--json")
+        assert (json.loads(named.stdout)["fleet"], named.stderr) == ("lab", "")
+
+
+def test_down_says_which_fleet_it_has_ended(run: Run, fake: FakeController, place: FleetHome) -> None:
+    assert "Stop and end fleet fake?" in run("down", given="n\n").stderr
+    assert "Stopped 1 job, ended 1 node of fleet fake. Nothing is left." in run("down", "-y").stdout
+
+
 def test_a_dry_run_is_handed_to_the_controller_and_said_in_the_status(run: Run) -> None:
     started = run("up", "--dry-run")
     assert started.exit_code == 0

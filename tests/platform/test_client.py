@@ -311,6 +311,16 @@ def test_the_only_fleet_that_runs_is_meant(tmp_path: Path) -> None:
         pick_fleet(tmp_path, None, "default")
 
 
+def test_what_cannot_be_undone_goes_to_no_fleet_by_default_where_several_run(tmp_path: Path) -> None:
+    FleetHome(tmp_path, "default").announce("http://x", 1, "0")
+    assert pick_fleet(tmp_path, None, "default", is_sure=True) == "default"
+    FleetHome(tmp_path, "lab").announce("http://x", 1, "0")
+    assert pick_fleet(tmp_path, None, "default") == "default"
+    assert pick_fleet(tmp_path, "lab", "default", is_sure=True) == "lab"
+    with pytest.raises(errors.ControllerError, match="default, lab"):
+        pick_fleet(tmp_path, None, "default", is_sure=True)
+
+
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".", ".hidden"])
 def test_a_fleet_name_cannot_leave_the_home(tmp_path: Path, name: str) -> None:
     with pytest.raises(errors.ConfigError):
