@@ -49,6 +49,8 @@ def submit(options: Options, /, what: tuple[str, ...], watch: bool, follow: bool
         job = fleet.submit(spec)
         if not (watch and as_json):
             emit(job.info, as_json, lambda: _submitted(job.info))
+        elif job.info.warning:
+            click.echo(f"Warning: {_warning(job.info)}", err=True)
         try:
             if watch:
                 watch_job(job, _json_lines() if as_json else None)
@@ -90,12 +92,17 @@ def _submitted(info: Any) -> str:
 
     job_id = info.job_id
     promise = f"  contract: {contract_text(info.contract)}\n" if info.contract else ""
+    doubt = f"  warning: {_warning(info)}\n" if info.warning else ""
     return (
-        f"Submitted {job_id}\n{promise}"
+        f"Submitted {job_id}\n{doubt}{promise}"
         f"  tradewind watch {job_id}      its progress\n"
         f"  tradewind logs -f {job_id}    what it prints\n"
         f"  tradewind cost {job_id}       what it costs"
     )
+
+
+def _warning(info: Any) -> str:
+    return f"{info.warning}; it waits until the fleet's file says otherwise, or nodes are added by hand"
 
 
 @click.command()

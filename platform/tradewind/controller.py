@@ -61,6 +61,7 @@ from tradewind.logfile import read_chunk, tail_offset
 from tradewind.model import JobSpec
 from tradewind.node_logs import node_log
 from tradewind.planning import promise
+from tradewind.prospects import doubt
 from tradewind.states import JOB_TRANSITIONS, JobState, is_alive, is_over
 from tradewind.views import (
     Costs,
@@ -200,7 +201,7 @@ class Controller:
         if said:
             self._contracts.promised[job_id] = said
         self._wake()
-        return self.job(job_id)
+        return replace(self.job(job_id), warning=doubt(spec, self._views()))
 
     def _with_folder(self, spec: JobSpec) -> JobSpec:
         """Packed as it is now: a job that moves in a week takes the same files along."""

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -245,6 +246,14 @@ def test_submit_a_command(run: Run, fake: FakeController, tmp_path: Path) -> Non
     assert (spec["env"], spec["tenant"], spec["max_retries"]) == ({"A": "b=c"}, "ann", 1)
     assert spec["worker_labels"] == {"ray.io/accelerator-type": "A100"}
     assert spec["contract"]["budget_uusd"] == 2_500_000
+
+
+def test_submit_warns_of_what_can_never_start(run: Run, fake: FakeController, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "it can never start: no offer has the accelerator H100: this fleet's have L4"
+    submit = fake.submit
+    monkeypatch.setattr(fake, "submit", lambda spec: replace(submit(spec), warning=told))
+    assert f"  warning: {told}; it waits" in run("submit", "--", "python", "train.py").stdout
+    assert json.loads(run("submit", "--json", "--", "python", "train.py").stdout)["warning"] == told
 
 
 def test_submit_a_file(run: Run, fake: FakeController, tmp_path: Path) -> None:
