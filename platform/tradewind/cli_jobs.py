@@ -26,7 +26,11 @@ from tradewind.cli_base import Options, emit, json_option, parse_duration, table
 )
 @click.option("--tenant", help="Whose job it is.")
 @click.option("--team", help="Which part of the tenant, for reports.")
-@click.option("--deadline", metavar="6h | TIME", help="It is to be done by then, at the least cost.")
+@click.option(
+    "--deadline",
+    metavar="6h | TIME",
+    help="It is to be done by then, at the least cost. A TIME without a zone is in this machine's.",
+)
 @click.option("--budget", metavar="USD", help="It may cost this much; then it saves and stops.")
 @click.option("--work", metavar="48h", help="What one replica would need, until its steps tell (for --deadline).")
 @click.option("--env", "env", multiple=True, metavar="KEY=VALUE", help="For its environment; may be repeated.")

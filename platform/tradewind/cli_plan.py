@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 @click.option(
     "--work", "work_s", callback=parse_duration, help="That one worker needs, like 48h [default: of the file]."
 )
-@click.option("--deadline", help="From now (6h), or a moment [default: of the file].")
+@click.option(
+    "--deadline",
+    help="From now (6h), or a moment, without a zone in this machine's [default: of the file].",
+)
 @click.option("--budget", help="In dollars [default: of the file].")
 @click.option("--restart", "restart_s", callback=parse_duration, default="3m", show_default=True, help="A new machine.")
 @click.option(

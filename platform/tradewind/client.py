@@ -158,9 +158,9 @@ class Fleet:
         """Submit a command, a JobSpec, or a job file (`*.yaml`); what is given beside it replaces the file's word.
 
         `workers` is (min, max) or "2..4"; without, the job asks Ray for what it needs. `deadline` is a duration from
-        now ("6h"), a datetime, or seconds from now; `budget` is in dollars; `work` is how long one replica
-        would need, if that is known before its steps tell. A command runs in `working_dir`, which is
-        the present folder unless told otherwise.
+        now ("6h"), a datetime or its text (without a zone: in this machine's), or seconds from now; `budget` is in
+        dollars; `work` is how long one replica would need, if that is known before its steps tell. A command runs in
+        `working_dir`, which is the present folder unless told otherwise.
         """
         spec = build_spec(
             what,

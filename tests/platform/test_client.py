@@ -420,6 +420,8 @@ def test_deadlines() -> None:
     moment = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
     assert parse_deadline_s(moment, 0.0) == moment.timestamp()
     assert parse_deadline_s("2026-01-02T03:04+00:00", 0.0) == moment.timestamp()
+    day = datetime(2030, 5, 1).astimezone()  # the zone of this machine
+    assert parse_deadline_s("2030-05-01", 0.0) == day.timestamp()
     assert parse_deadline_s("2h", 100.0) == 7300.0
     assert parse_deadline_s(60, 100.0) == 160.0
     with pytest.raises(errors.ConfigError, match="deadline"):
