@@ -97,6 +97,13 @@ def parse_span(ctx: click.Context, param: click.Parameter, given: str | None) ->
     return found_s
 
 
+def tell_of_bare_number(option: str, given: str | None) -> None:
+    """A number alone is seconds, which of work and deadlines is hardly what is meant."""
+    bare = (given or "").strip()
+    if bare.replace(".", "", 1).isdecimal():
+        click.echo(f"Warning: {option} {bare} is taken as {bare} seconds; did you mean {bare}h?", err=True)
+
+
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 

@@ -178,8 +178,10 @@ def down(options: Options, yes: bool, as_json: bool) -> None:
 
 
 def _hint_to_end(place: FleetHome) -> str:
-    from tradewind.home import announced_fleets
+    from tradewind.home import announced_fleets, meant_fleet
 
+    if meant := meant_fleet(place):
+        return f"did you mean `tradewind --fleet {meant} down`?"
     others = announced_fleets(place.root)
     if others:
         return f"others do: `tradewind --fleet {others[0]} down`"

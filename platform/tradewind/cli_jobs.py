@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tradewind.cli_base import Options, emit, json_option, parse_duration, table_width, to_json
+from tradewind.cli_base import Options, emit, json_option, parse_duration, table_width, tell_of_bare_number, to_json
 
 
 @click.command(
@@ -48,6 +48,8 @@ def submit(options: Options, /, what: tuple[str, ...], watch: bool, follow: bool
 
     if follow and as_json:
         raise click.UsageError("what a job prints is no JSON: take --watch, or leave out --json")
+    for option in ("work", "deadline"):
+        tell_of_bare_number(f"--{option}", given[option])
     spec = build_spec(_what(what), now_s=time.time(), **_words(given))  # a mistake must not start a controller
     with options.connect(start=True) as fleet:
         job = fleet.submit(spec)

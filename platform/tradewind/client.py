@@ -34,7 +34,7 @@ from tradewind.api import (
 from tradewind.api_requests import PreemptRequest, ResumeRequest, SubmitRequest
 from tradewind.controller_process import CONTROLLER, START_TIMEOUT_S, await_end, ensure_controller, find_controller
 from tradewind.errors import ConfigError, ControllerError, JobFailed, JobTimeout, Problem
-from tradewind.home import FleetHome, pick_fleet
+from tradewind.home import FleetHome, meant_fleet, pick_fleet
 from tradewind.model import JobSpec
 from tradewind.states import JobState, is_over
 from tradewind.submission import build_spec
@@ -84,7 +84,8 @@ def _none_runs(place: FleetHome) -> ControllerError:
     died = place.announced()
     told = f"no controller runs for fleet {place.fleet} in {place.root}"
     if died is None:
-        return ControllerError(told)
+        meant = meant_fleet(place)
+        return ControllerError(told, f"did you mean `--fleet {meant}`? {ControllerError.default_hint}" if meant else "")
     hint = "`tradewind up` takes them over, `tradewind down` ends them"
     return ControllerError(f"{told}: process {died.pid} has died; its nodes may still run, and cost", hint)
 

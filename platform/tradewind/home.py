@@ -6,6 +6,7 @@ it printed. Written by the controller, read by client and CLI.
 
 from __future__ import annotations
 
+import difflib
 import fcntl
 import json
 import os
@@ -143,6 +144,13 @@ def _locked(handle: int) -> bool:
 def announced_fleets(root: Path) -> list[str]:
     """The fleets under a home that have a controller, or had one that died."""
     return sorted(path.parent.name for path in root.glob("*/controller.json"))
+
+
+def meant_fleet(place: FleetHome) -> str:
+    """The fleet under the same home whose name is nearly this one, running or not; empty: there is none."""
+    known = {path.parent.name for file in ("controller.json", "token") for path in place.root.glob(f"*/{file}")}
+    near = difflib.get_close_matches(place.fleet, sorted(known - {place.fleet}), n=1)
+    return "" if place.fleet in known or not near else near[0]
 
 
 def pick_fleet(root: Path, wanted: str | None, default: str, is_sure: bool = False) -> str:

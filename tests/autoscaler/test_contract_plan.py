@@ -143,6 +143,15 @@ def test_who_follows_a_remedy_has_enough(left_h: float) -> None:
     assert plan(followed, plays=20).is_feasible
 
 
+def test_work_without_a_unit_is_said_to_be_seconds(tmp_path: Path) -> None:
+    from tradewind.cli import cli
+
+    (tmp_path / "job.yaml").write_text("entrypoint: python x.py\nworkers: 1\nresources: {gpu: 1}\n")
+    for work, warned in (("48", True), ("48s", False)):
+        found = CliRunner().invoke(cli, ["--home", str(tmp_path), "plan", str(tmp_path / "job.yaml"), "--work", work])
+        assert ("--work 48 is taken as 48 seconds; did you mean 48h?" in found.stderr) is warned, found.stderr
+
+
 def test_no_work_costs_nothing_and_says_so() -> None:
     found = plan(replace(asked(70.0, 10.0), work_left_s=0.0), plays=20)
     assert found.is_feasible

@@ -505,6 +505,26 @@ def test_where_several_fleets_run_down_asks_for_a_name_and_status_says_which_one
         assert (json.loads(named.stdout)["fleet"], named.stderr) == ("lab", "")
 
 
+@pytest.mark.parametrize("args", [["status"], ["jobs"], ["down"]])
+def test_a_fleet_whose_name_is_nearly_right(place: FleetHome, fake: FakeController, args: list[str]) -> None:
+    done = CliRunner().invoke(cli, ["--home", str(place.root), "--fleet", "faek", *args], obj=Options(command=FAKE))
+    assert done.exit_code == 1
+    assert "no controller runs for fleet faek" in done.stderr
+    assert "did you mean `" in done.stderr
+    assert "--fleet fake" in done.stderr
+    assert not fake.ended.is_set()
+
+
+@pytest.mark.parametrize(
+    ("span", "warned"), [("48", True), ("1.5", True), ("48s", False), ("48h", False), ("2030-05-01", False)]
+)
+def test_a_number_alone_is_seconds_and_said_to_be(run: Run, fake: FakeController, span: str, warned: bool) -> None:
+    done = run("submit", "--json", "--workers", "1", "--deadline", span, "--", "python", "train.py")
+    assert done.exit_code == 0, done.stderr
+    json.loads(done.stdout)
+    assert (f"--deadline {span} is taken as {span} seconds; did you mean {span}h?" in done.stderr) is warned
+
+
 def test_down_says_which_fleet_it_has_ended(run: Run, fake: FakeController, place: FleetHome) -> None:
     assert "Stop and end fleet fake?" in run("down", given="n\n").stderr
     assert "Stopped 1 job, ended 1 node of fleet fake. Nothing is left." in run("down", "-y").stdout
