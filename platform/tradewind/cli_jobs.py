@@ -108,7 +108,7 @@ def _submitted(info: Any) -> str:
 
 
 def _warning(info: Any) -> str:
-    return f"{info.warning}; it waits until the fleet's file says otherwise, or nodes are added by hand"
+    return f"{info.warning}; they wait until the fleet's file says otherwise, or nodes are added by hand"
 
 
 @click.command()

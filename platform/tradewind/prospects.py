@@ -21,8 +21,8 @@ _Fitting = Sequence[tuple[Offer, int]]  # with the workers that one of it holds
 
 
 def doubt(spec: JobSpec, views: Sequence[View]) -> str:
-    """Why it would never start on what the fleet may buy, by what its cells see. Empty: it may, or not enough is known
-    (the program asks Ray itself, or no cell has looked yet)."""
+    """Why its workers would never start on what the fleet may buy, by what its cells see. Empty: they may, or not
+    enough is known (the program asks Ray itself, or no cell has looked yet)."""
     seen = [view for view in views if view.offers]
     if not spec.max_workers or not seen:
         return ""
@@ -32,8 +32,8 @@ def doubt(spec: JobSpec, views: Sequence[View]) -> str:
     if most >= least:
         return ""
     if limit is None:
-        return f"it can never start: {what_is_missing(shape, _together(seen))}"
-    return f"it can never start: it needs {least} workers at once, and {limit.name} allows {math.floor(most)}"
+        return f"its workers can never start: {what_is_missing(shape, _together(seen))}"
+    return f"its workers can never start: it needs {least} at once, and {limit.name} allows {math.floor(most)}"
 
 
 def _together(views: Sequence[View]) -> View:

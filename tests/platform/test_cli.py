@@ -249,10 +249,10 @@ def test_submit_a_command(run: Run, fake: FakeController, tmp_path: Path) -> Non
 
 
 def test_submit_warns_of_what_can_never_start(run: Run, fake: FakeController, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = "it can never start: no offer has the accelerator H100: this fleet's have L4"
+    told = "its workers can never start: no offer has the accelerator H100: this fleet's have L4"
     submit = fake.submit
     monkeypatch.setattr(fake, "submit", lambda spec: replace(submit(spec), warning=told))
-    assert f"  warning: {told}; it waits" in run("submit", "--", "python", "train.py").stdout
+    assert f"  warning: {told}; they wait" in run("submit", "--", "python", "train.py").stdout
     assert json.loads(run("submit", "--json", "--", "python", "train.py").stdout)["warning"] == told
 
 

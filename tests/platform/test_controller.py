@@ -136,7 +136,7 @@ def test_what_can_never_start_is_taken_on_with_a_warning(world: World) -> None:
     world.tick()
     assert world.controller.submit(asked).warning == ""
     info = world.controller.submit(large)
-    assert info.warning == "it can never start: no offer has GPU: 2 (the largest has 1)"
+    assert info.warning == "its workers can never start: no offer has GPU: 2 (the largest has 1)"
     assert info.state is JobState.QUEUED
 
 

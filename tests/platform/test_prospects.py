@@ -38,10 +38,10 @@ def sees(*offers: Offer, limits: Limits | None = None) -> View:
     ("workers", "limits", "told"),
     [
         (24, Limits(max_nodes=6), ""),
-        (25, Limits(max_nodes=6), "it needs 25 workers at once, and the limit of 6 nodes allows 24"),
-        (64, Limits(max_nodes=6), "it needs 64 workers at once, and the limit of 6 nodes allows 24"),
+        (25, Limits(max_nodes=6), "it needs 25 at once, and the limit of 6 nodes allows 24"),
+        (64, Limits(max_nodes=6), "it needs 64 at once, and the limit of 6 nodes allows 24"),
         (8, Limits(max_uusd_per_h=3_500_000), ""),
-        (9, Limits(max_uusd_per_h=3_500_000), "it needs 9 workers at once, and the limit of $3.50 per hour allows 8"),
+        (9, Limits(max_uusd_per_h=3_500_000), "it needs 9 at once, and the limit of $3.50 per hour allows 8"),
         (64, Limits(), ""),
         (9, Limits(rules=(Rule(Part(cloud="aws"), max_nodes=1),)), ""),
         (9, Limits(rules=(Rule(Part(tenant="default"), max_accelerators=8),)), "the limit of 8 accelerators of tenant"),
@@ -57,7 +57,7 @@ def test_more_workers_at_once_than_a_limit_allows(workers: int, limits: Limits, 
 def test_an_accelerator_that_no_offer_has() -> None:
     for asked in (spec(labels={LABEL_ACCELERATOR: "H100"}), spec(resources={**GPU, "accelerator_type:H100": 0.001})):
         said = doubt(asked, [sees(ONE), sees(T4)])
-        assert said == "it can never start: no offer has the accelerator H100: this fleet's have L4, T4"
+        assert said == "its workers can never start: no offer has the accelerator H100: this fleet's have L4, T4"
     assert doubt(spec(labels={LABEL_ACCELERATOR: "T4"}), [sees(ONE), sees(T4)]) == ""
     assert "accelerator" not in doubt(spec(labels={LABEL_ACCELERATOR: "in(H100,H200)"}), [sees(ONE), sees(T4)])
 
