@@ -367,7 +367,7 @@ class Loop:
         if granted >= wish.max_workers and course is not None and course.case.wish.max_workers > wish.max_workers:
             return f"{granted} worker{plural}, as its contract asks for"
         if granted >= wish.max_workers:
-            return f"{granted} worker{plural}, all that it can use"
+            return f"up to {granted} worker{plural}, all that it can use"
         guilty = self.granted.held_back_by(wish.job_id)
         limits = " and ".join(guilty) if guilty else "several limits at once"
         shared = f", which {sharers} jobs share" if sharers > 1 else ""

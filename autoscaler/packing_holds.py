@@ -16,12 +16,13 @@ from tradewind.autoscaler.packing_rules import gang_source, names_a_place, piece
 from tradewind.autoscaler.packing_slots import hosts_of
 from tradewind.autoscaler.packing_stock import Purse, is_open
 from tradewind.autoscaler.ray_snapshot import Gang
-from tradewind.autoscaler.shape import Shape, format_amount
+from tradewind.autoscaler.shape import Selector, Shape, format_amount
 from tradewind.autoscaler.view import Limits, View
-from tradewind.model import Offer
+from tradewind.model import LABEL_ACCELERATOR, Offer
 from tradewind.units import format_usd
 
 _SHOWN = 4
+_KIND = "accelerator_type:"  # of Ray's resources that name one
 
 
 def holds_of(basket: Basket, view: View) -> list[Hold]:
@@ -103,7 +104,7 @@ def _why_not(shape: Shape, asker: Asker, basket: Basket, view: View) -> Hold:
     alternatives."""
     fitting = [offer for offer in view.offers if copies_on(offer, shape, view)]
     if not fitting:
-        return Hold(str(shape), _what_is_missing(shape, view), shape=shape)
+        return Hold(str(shape), what_is_missing(shape, view), shape=shape)
     blocks = [(offer, view.memory.block_of(offer, view.now_s)) for offer in fitting]
     described = (f"{offer.market}: {block.describe(view.now_s)}" for offer, block in blocks if block is not None)
     ruled_out = tuple(described)[:_SHOWN]
@@ -128,9 +129,14 @@ def _limit_reached(offers: Sequence[Offer], asker: Asker, purses: Sequence[Purse
     return " and ".join(tuple(dict.fromkeys(words))[:_SHOWN])
 
 
-def _what_is_missing(shape: Shape, view: View) -> str:
+def what_is_missing(shape: Shape, view: View) -> str:
+    """Why no offer holds one of it."""
     if not view.offers:
         return "there are no offers: no cloud is configured, or none answers"
+    if kinds := _unsold_kinds(shape, view):
+        sold = sorted({offer.accelerator for offer in view.offers if offer.accelerator})
+        has = f"this fleet's have {', '.join(sold)}" if sold else "this fleet's have none"
+        return f"no offer has the accelerator {' or '.join(kinds)}: {has}"
     rooms = [room for offer in view.offers for room, _ in hosts_of(offer, view)]
     for name, amount in shape.resources:
         largest = max(room.get(name, 0.0) for room in rooms)
@@ -140,6 +146,21 @@ def _what_is_missing(shape: Shape, view: View) -> str:
     if any(shape.copies_in(room) for room in rooms):
         return _what_label_is_missing(shape, view)
     return "no single offer has all of it at once"
+
+
+def _unsold_kinds(shape: Shape, view: View) -> list[str]:
+    """Accelerators that are asked for by plain name, of which one is needed and none is sold."""
+    sold = {offer.labels.get(LABEL_ACCELERATOR, "") for offer in view.offers}
+    by_resource = [name.removeprefix(_KIND) for name, _ in shape.resources if name.startswith(_KIND)]
+    unsold = [kind for kind in by_resource if kind not in sold]
+    rules = [_kind_rules(selector) for selector in shape.selectors]
+    if not unsold and rules and all(any(sold.isdisjoint(values) for values in each) for each in rules):
+        unsold = [kind for each in rules for values in each for kind in values if kind not in sold]
+    return [kind for kind in dict.fromkeys(unsold) if kind.replace("-", "").isalnum()]
+
+
+def _kind_rules(selector: Selector) -> list[tuple[str, ...]]:
+    return [rule.values for rule in selector if rule.key == LABEL_ACCELERATOR and not rule.negated]
 
 
 def _what_label_is_missing(shape: Shape, view: View) -> str:

@@ -23,7 +23,7 @@ from tradewind.jobs import spares
 from tradewind.jobs.layout import Layout
 from tradewind.jobs.progress import ProgressLine
 from tradewind.jobs.sizing import Limits
-from tradewind.model import GRANT_ENV, JOB_ID_ENV, RUN_ENV, STORAGE_ENV, Phase, Wish, driver_job_id
+from tradewind.model import GRANT_ENV, HOME_ENV, JOB_ID_ENV, RUN_ENV, STORAGE_ENV, Phase, Wish, driver_job_id
 
 if TYPE_CHECKING:
     from tradewind.jobs.run import Run
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_STORAGE = "~/.tradewind/runs"
+DEFAULT_HOME = "~/.tradewind"
 RAY_JOB_CONFIG_ENV = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # how Ray tells a driver that it was submitted, and as what
 FAREWELL_S = 5.0  # how long the last events wait for the agent
 
@@ -77,9 +77,9 @@ def fit(
     "pp=2,fsdp=2", ...; workers then come and go in whole replicas. `precision="bf16"` computes forward passes under
     autocast.
 
-    `storage` is the fleet's folder for checkpoints, or ~/.tradewind/runs outside of one; also s3://, gs://, abfs://. A
-    run with the same `storage` and `name` goes on from its last checkpoint. How often one is written follows from what
-    it costs, unless you say how many steps or seconds. `keep` of them are kept.
+    `storage` is the fleet's folder for checkpoints, or `runs` in TRADEWIND_HOME (~/.tradewind) outside of one; also
+    s3://, gs://, abfs://. A run with the same `storage` and `name` goes on from its last checkpoint. How often one is
+    written follows from what it costs, unless you say how many steps or seconds. `keep` of them are kept.
 
     Lost nodes are never counted as failures; `max_failures` is how many exceptions of `train` are tried again. A loss
     that is no number ends the run before it reaches the model; `on_nan="skip"` leaves such steps out. `ledger` and
@@ -99,7 +99,7 @@ def fit(
     name = name or os.environ.get(RUN_ENV) or given_id or f"run-{uuid.uuid4().hex[:8]}"
     settings = RunSettings(
         job_id=job_id,
-        where=_place(storage or os.environ.get(STORAGE_ENV) or DEFAULT_STORAGE, name),
+        where=_place(storage or _storage(os.environ), name),
         checkpoint_every=checkpoint_every,
         checkpoint_every_s=checkpoint_every_s,
         keep=keep,
@@ -155,6 +155,11 @@ def _coordinator_of(settings: RunSettings, wish: Wish, hang_timeout_s: float, na
             _farewell(settings.job_id, coordinator)
         except ray.exceptions.RayError as error:  # the cluster is gone; why `fit` ends matters more
             logger.warning("the end of %s could not be told: %s", name, error)
+
+
+def _storage(environ: Mapping[str, str]) -> str:
+    """The fleet's; outside of one, a folder in the home of all fleets."""
+    return environ.get(STORAGE_ENV) or str(Path(environ.get(HOME_ENV) or DEFAULT_HOME) / "runs")
 
 
 def _place(storage: str | Path, name: str) -> str:

@@ -130,11 +130,13 @@ def _problems(
 ) -> Iterator[tuple[str, str]]:
     """(what is wrong, what would help)"""
     if view.deadline_at_s is not None and view.deadline_at_s <= view.now_s:
-        yield "the deadline is in the past", f"give it {format_duration(shortest_s)} from now at least"
+        yield "the deadline is in the past", f"give it {_enough(shortest_s)} from now at least"
     elif view.deadline_at_s is not None and view.now_s + shortest_s > view.deadline_at_s:
-        left = format_duration(view.deadline_at_s - view.now_s)
-        needed = f"{format_duration(shortest_s)} with {view.fastest} on demand"
-        yield f"{left} are too short: the work takes {needed}", _faster(view, shortest_s)
+        left, needed = format_duration(view.deadline_at_s - view.now_s), format_duration(shortest_s)
+        late_s = math.ceil(view.now_s + shortest_s - view.deadline_at_s)
+        by = f" by {format_duration(late_s)}" if left == needed else ""
+        told = f"{left} are too short{by}: the work takes {needed} with {view.fastest} on demand"
+        yield told, _faster(view, shortest_s)
     if view.budget_left_uusd is not None and view.budget_left_uusd < least_uusd:
         budget, least = format_usd(view.budget_left_uusd), format_usd(least_uusd)
         yield f"{budget} is below the least that it can cost, {least}", _dearer(view, curve)
@@ -150,13 +152,22 @@ def _dearer(view: ContractView, curve: tuple[Point, ...]) -> str:
 
 
 def _faster(view: ContractView, shortest_s: float) -> str:
-    """What the deadline would need: more time, or a job that is so many times faster."""
+    """What the deadline would need: more time, or a job that is so many times faster. Rounded up: who follows it has
+    enough."""
     left_s = (view.deadline_at_s or 0.0) - view.now_s - view.restart_s
-    more = f"a deadline of {format_duration(math.ceil(shortest_s / 60.0) * 60.0)} at least"
+    more = f"a deadline of {_enough(shortest_s)} at least"
     if left_s <= 0.0:
         return more
     factor = view.work_left_s / view.speeds[view.fastest - 1] / left_s
-    return f"{more}; or more replicas: {factor:.1f} times the speed of {view.fastest}"
+    if factor < 1.05:
+        return more
+    return f"{more}; or more replicas: {math.ceil(10.0 * factor - 1e-9) / 10.0:.1f} times the speed of {view.fastest}"
+
+
+def _enough(duration_s: float) -> str:
+    """At least so long, as it is written: whole minutes, from a day on whole hours."""
+    whole_s = math.ceil(duration_s / 60.0) * 60.0
+    return format_duration(whole_s if whole_s < 86400.0 else math.ceil(whole_s / 3600.0) * 3600.0)
 
 
 def _summary(view: ContractView, found: Outlook | None) -> str:

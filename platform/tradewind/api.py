@@ -84,6 +84,7 @@ class JobInfo:
     attempts: int = 0
     cell: str = ""  # where it runs; empty: nowhere yet
     contract: ContractInfo | None = None  # None: nothing was promised
+    warning: str = ""  # in the answer to a submission: why its workers would never start on what the fleet may buy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +294,7 @@ class ShutdownReport:
     left: tuple[str, ...] = ()
     cost_uusd: int = 0
     simulated: bool = False
+    fleet: str = ""  # its name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

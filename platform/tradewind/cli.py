@@ -86,7 +86,7 @@ def _show(error: Exception, debug: bool) -> None:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("--home", metavar="DIR", help="Folder of all fleets [env: TRADEWIND_HOME; default: ~/.tradewind].")
-@click.option("--fleet", metavar="NAME", help="Which fleet [env: TRADEWIND_FLEET; default: the one that runs].")
+@click.option("--fleet", metavar="NAME", help="Which fleet [env: TRADEWIND_FLEET; default: the only one that runs].")
 @click.option("--debug", is_flag=True, envvar="TRADEWIND_DEBUG", help="Show tracebacks.")
 @click.version_option(__version__, prog_name="tradewind", message="%(prog)s %(version)s", help="Print the version.")
 @click.pass_context

@@ -31,6 +31,8 @@ class Options:
         from tradewind.controller_process import CONTROLLER
 
         command = self.command or CONTROLLER
+        if fleet is None:
+            self._tell_of_others()
         return connect(self.home, fleet or self.fleet, start, config=config, command=command)
 
     def connect_or_read(self) -> Fleet | PastFleet:
@@ -56,10 +58,25 @@ class Options:
 
         return self.home is None and self.fleet is None and Settings.from_env().url is not None
 
-    def place(self, fleet: str | None = None) -> FleetHome:
+    def place(self, fleet: str | None = None, is_sure: bool = False) -> FleetHome:
+        """`is_sure`: where several fleets run, one must have been named."""
         from tradewind.client import locate
 
-        return locate(self.home, fleet or self.fleet)
+        return locate(self.home, fleet or self.fleet, is_sure)
+
+    def _tell_of_others(self) -> None:
+        """Where several fleets run and none was named, which one is asked."""
+        from tradewind.client import DEFAULT_FLEET
+        from tradewind.config import Settings
+        from tradewind.home import announced_fleets
+
+        if self.fleet is not None or self.is_elsewhere or Settings.from_env().fleet != DEFAULT_FLEET:
+            return
+        place = self.place()
+        others = [name for name in announced_fleets(place.root) if name != place.fleet]
+        if others:
+            told = f"This is fleet {place.fleet}; {', '.join(others)} run{'s' if len(others) == 1 else ''}, too"
+            click.echo(f"{told}: `tradewind --fleet {others[0]} ...` asks another.", err=True)
 
 
 def parse_duration(_ctx: click.Context, _param: click.Parameter, given: str | None) -> float | None:
@@ -70,6 +87,21 @@ def parse_duration(_ctx: click.Context, _param: click.Parameter, given: str | No
         return None if given is None else parse_duration_s(given)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+
+
+def parse_span(ctx: click.Context, param: click.Parameter, given: str | None) -> float | None:
+    """The same, where nothing would be no answer."""
+    found_s = parse_duration(ctx, param, given)
+    if found_s is not None and found_s <= 0.0:
+        raise click.BadParameter(f"{given!r} is no time at all; it must be more than 0, like 60s")
+    return found_s
+
+
+def tell_of_bare_number(option: str, given: str | None) -> None:
+    """A number alone is seconds, which of work and deadlines is hardly what is meant."""
+    bare = (given or "").strip()
+    if bare.replace(".", "", 1).isdecimal():
+        click.echo(f"Warning: {option} {bare} is taken as {bare} seconds; did you mean {bare}h?", err=True)
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -138,7 +138,7 @@ def _is_meant(options: Options, name: str) -> bool:
     from tradewind.errors import ControllerError
 
     try:
-        return replace(options, fleet=None).place().fleet == name
+        return replace(options, fleet=None).place(is_sure=True).fleet == name
     except ControllerError:  # several run
         return False
 
@@ -148,7 +148,10 @@ def _is_meant(options: Options, name: str) -> bool:
 @json_option
 @click.pass_obj
 def down(options: Options, yes: bool, as_json: bool) -> None:
-    """Stop all jobs, end all nodes and the controller, and prove that nothing is left."""
+    """Stop all jobs, end all nodes and the controller, and prove that nothing is left.
+
+    It asks where jobs are not over. Where several fleets run, name one: tradewind --fleet NAME down.
+    """
     from dataclasses import replace
 
     from tradewind.errors import ControllerError
@@ -156,7 +159,7 @@ def down(options: Options, yes: bool, as_json: bool) -> None:
     from tradewind.states import is_over
 
     # A controller that ended in order withdrew its word; of one that died, head and nodes still run: they are adopted.
-    place = options.place()
+    place = options.place(is_sure=not options.is_elsewhere)
     died = place.announced() is not None
     if not died and not options.is_elsewhere:
         told = f"no controller runs for fleet {place.fleet} in {place.root}: there is nothing to end"
@@ -165,7 +168,8 @@ def down(options: Options, yes: bool, as_json: bool) -> None:
         running = [job for job in fleet.jobs() if not is_over(job.info.state)]
         if running and not yes:
             names = ", ".join(job.job_id for job in running)
-            click.confirm(f"{len(running)} not over: {names}. Stop and end the fleet?", abort=True, err=True)
+            name = f"fleet {place.fleet}" if fleet.place else "the fleet"
+            click.confirm(f"{len(running)} not over: {names}. Stop and end {name}?", abort=True, err=True)
         report = fleet.down()
     left = _left_in_clouds(fleet)
     report = replace(report, left=(*report.left, *left))
@@ -174,8 +178,10 @@ def down(options: Options, yes: bool, as_json: bool) -> None:
 
 
 def _hint_to_end(place: FleetHome) -> str:
-    from tradewind.home import announced_fleets
+    from tradewind.home import announced_fleets, meant_fleet
 
+    if meant := meant_fleet(place):
+        return f"did you mean `tradewind --fleet {meant} down`?"
     others = announced_fleets(place.root)
     if others:
         return f"others do: `tradewind --fleet {others[0]} down`"

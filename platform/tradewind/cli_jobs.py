@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tradewind.cli_base import Options, emit, json_option, parse_duration, table_width, to_json
+from tradewind.cli_base import Options, emit, json_option, parse_duration, table_width, tell_of_bare_number, to_json
 
 
 @click.command(
@@ -26,7 +26,11 @@ from tradewind.cli_base import Options, emit, json_option, parse_duration, table
 )
 @click.option("--tenant", help="Whose job it is.")
 @click.option("--team", help="Which part of the tenant, for reports.")
-@click.option("--deadline", metavar="6h | TIME", help="It is to be done by then, at the least cost.")
+@click.option(
+    "--deadline",
+    metavar="6h | TIME",
+    help="It is to be done by then, at the least cost. A TIME without a zone is in this machine's.",
+)
 @click.option("--budget", metavar="USD", help="It may cost this much; then it saves and stops.")
 @click.option("--work", metavar="48h", help="What one replica would need, until its steps tell (for --deadline).")
 @click.option("--env", "env", multiple=True, metavar="KEY=VALUE", help="For its environment; may be repeated.")
@@ -44,11 +48,15 @@ def submit(options: Options, /, what: tuple[str, ...], watch: bool, follow: bool
 
     if follow and as_json:
         raise click.UsageError("what a job prints is no JSON: take --watch, or leave out --json")
+    for option in ("work", "deadline"):
+        tell_of_bare_number(f"--{option}", given[option])
     spec = build_spec(_what(what), now_s=time.time(), **_words(given))  # a mistake must not start a controller
     with options.connect(start=True) as fleet:
         job = fleet.submit(spec)
         if not (watch and as_json):
             emit(job.info, as_json, lambda: _submitted(job.info))
+        elif job.info.warning:
+            click.echo(f"Warning: {_warning(job.info)}", err=True)
         try:
             if watch:
                 watch_job(job, _json_lines() if as_json else None)
@@ -90,12 +98,17 @@ def _submitted(info: Any) -> str:
 
     job_id = info.job_id
     promise = f"  contract: {contract_text(info.contract)}\n" if info.contract else ""
+    doubt = f"  warning: {_warning(info)}\n" if info.warning else ""
     return (
-        f"Submitted {job_id}\n{promise}"
+        f"Submitted {job_id}\n{doubt}{promise}"
         f"  tradewind watch {job_id}      its progress\n"
         f"  tradewind logs -f {job_id}    what it prints\n"
         f"  tradewind cost {job_id}       what it costs"
     )
+
+
+def _warning(info: Any) -> str:
+    return f"{info.warning}; they wait until the fleet's file says otherwise, or nodes are added by hand"
 
 
 @click.command()

@@ -7,19 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tradewind.cli_base import Options, emit, json_option, parse_duration
+from tradewind.cli_base import Options, emit, json_option, parse_duration, tell_of_bare_number
 from tradewind.cli_catalog import use_lists
 
 if TYPE_CHECKING:
     from tradewind.config import FleetConfig
 
 
+def _work_s(ctx: click.Context, param: click.Parameter, given: str | None) -> float | None:
+    tell_of_bare_number("--work", given)
+    return parse_duration(ctx, param, given)
+
+
 @click.command()
 @click.argument("job_file", metavar="JOB.yaml", type=click.Path(exists=True, dir_okay=False))
+@click.option("--work", "work_s", callback=_work_s, help="That one worker needs, like 48h [default: of the file].")
 @click.option(
-    "--work", "work_s", callback=parse_duration, help="That one worker needs, like 48h [default: of the file]."
+    "--deadline",
+    help="From now (6h), or a moment, without a zone in this machine's [default: of the file].",
 )
-@click.option("--deadline", help="From now (6h), or a moment [default: of the file].")
 @click.option("--budget", help="In dollars [default: of the file].")
 @click.option("--restart", "restart_s", callback=parse_duration, default="3m", show_default=True, help="A new machine.")
 @click.option(
@@ -56,6 +62,7 @@ def plan(
 
     from tradewind.planning import ask, plan_text
 
+    tell_of_bare_number("--deadline", given["deadline"])
     use_lists(options)
     fleet = _fleet(options, fleet_file)
     answer = ask(job_file, time.time(), work_s=work_s, restart_s=restart_s, fleet=fleet, **given)

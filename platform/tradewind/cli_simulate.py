@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tradewind.cli_base import Options, emit, json_option, parse_duration, terminal_width
+from tradewind.cli_base import Options, emit, json_option, parse_duration, parse_span, terminal_width
 from tradewind.cli_catalog import use_lists
 
 
@@ -22,7 +22,7 @@ from tradewind.cli_catalog import use_lists
 )
 @click.option("--days", type=click.FloatRange(0, min_open=True), help="Only so much of the job trace.")
 @click.option("--slack", type=click.FloatRange(0, min_open=True), help="Deadlines for jobs without: x their duration.")
-@click.option("--duration", callback=parse_duration, help="Of jobs for which the trace has none, like 2h.")
+@click.option("--duration", callback=parse_span, help="Of jobs for which the trace has none, like 2h.")
 @click.option(
     "--replicas", type=click.IntRange(1, 64), default=1, show_default=True, help="A contract may grow a job so."
 )
@@ -30,7 +30,7 @@ from tradewind.cli_catalog import use_lists
 @click.option("--notice", callback=parse_duration, default="2m", show_default=True, help="Before a node is taken.")
 @click.option("--restart", callback=parse_duration, default="30s", show_default=True, help="Of a job, on new machines.")
 @click.option("--checkpoint", callback=parse_duration, default="10m", show_default=True, help="Between checkpoints.")
-@click.option("--tick", callback=parse_duration, default="60s", show_default=True, help="Between decisions.")
+@click.option("--tick", callback=parse_span, default="60s", show_default=True, help="Between decisions.")
 @click.option("--html", metavar="OUT.html", type=click.Path(dir_okay=False, writable=True), help="Write a report.")
 @json_option
 @click.pass_obj

@@ -34,7 +34,7 @@ from tradewind.api import (
 from tradewind.api_requests import PreemptRequest, ResumeRequest, SubmitRequest
 from tradewind.controller_process import CONTROLLER, START_TIMEOUT_S, await_end, ensure_controller, find_controller
 from tradewind.errors import ConfigError, ControllerError, JobFailed, JobTimeout, Problem
-from tradewind.home import FleetHome, pick_fleet
+from tradewind.home import FleetHome, meant_fleet, pick_fleet
 from tradewind.model import JobSpec
 from tradewind.states import JobState, is_over
 from tradewind.submission import build_spec
@@ -84,13 +84,15 @@ def _none_runs(place: FleetHome) -> ControllerError:
     died = place.announced()
     told = f"no controller runs for fleet {place.fleet} in {place.root}"
     if died is None:
-        return ControllerError(told)
+        meant = meant_fleet(place)
+        return ControllerError(told, f"did you mean `--fleet {meant}`? {ControllerError.default_hint}" if meant else "")
     hint = "`tradewind up` takes them over, `tradewind down` ends them"
     return ControllerError(f"{told}: process {died.pid} has died; its nodes may still run, and cost", hint)
 
 
-def locate(home: str | Path | None = None, fleet: str | None = None) -> FleetHome:
-    """The fleet's folder, by argument, else by environment, else the only one that runs."""
+def locate(home: str | Path | None = None, fleet: str | None = None, is_sure: bool = False) -> FleetHome:
+    """The fleet's folder, by argument, else by environment, else the only one that runs, else the default (`is_sure`:
+    an error where several run)."""
     if home is not None and fleet is not None:
         return FleetHome(Path(home).expanduser(), fleet)
     from tradewind.config import Settings
@@ -98,7 +100,7 @@ def locate(home: str | Path | None = None, fleet: str | None = None) -> FleetHom
     settings = Settings.from_env()
     root = Path(home or settings.home).expanduser()
     named = settings.fleet if settings.fleet != DEFAULT_FLEET else None
-    return FleetHome(root, pick_fleet(root, fleet or named, DEFAULT_FLEET))
+    return FleetHome(root, pick_fleet(root, fleet or named, DEFAULT_FLEET, is_sure))
 
 
 def _remote() -> tuple[str, str] | None:
@@ -157,9 +159,9 @@ class Fleet:
         """Submit a command, a JobSpec, or a job file (`*.yaml`); what is given beside it replaces the file's word.
 
         `workers` is (min, max) or "2..4"; without, the job asks Ray for what it needs. `deadline` is a duration from
-        now ("6h"), a datetime, or seconds from now; `budget` is in dollars; `work` is how long one replica
-        would need, if that is known before its steps tell. A command runs in `working_dir`, which is
-        the present folder unless told otherwise.
+        now ("6h"), a datetime or its text (without a zone: in this machine's), or seconds from now; `budget` is in
+        dollars; `work` is how long one replica would need, if that is known before its steps tell. A command runs in
+        `working_dir`, which is the present folder unless told otherwise.
         """
         spec = build_spec(
             what,

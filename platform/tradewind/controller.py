@@ -61,6 +61,7 @@ from tradewind.logfile import read_chunk, tail_offset
 from tradewind.model import JobSpec
 from tradewind.node_logs import node_log
 from tradewind.planning import promise
+from tradewind.prospects import doubt
 from tradewind.states import JOB_TRANSITIONS, JobState, is_alive, is_over
 from tradewind.views import (
     Costs,
@@ -200,7 +201,9 @@ class Controller:
         if said:
             self._contracts.promised[job_id] = said
         self._wake()
-        return with_reason(self.job(job_id), start_unpaid(job_id, spec, self.budgets.horizon_s, self._views()))
+        views = self._views()
+        said = start_unpaid(job_id, spec, self.budgets.horizon_s, views)
+        return replace(with_reason(self.job(job_id), said), warning=doubt(spec, views))
 
     def _with_folder(self, spec: JobSpec) -> JobSpec:
         """Packed as it is now: a job that moves in a week takes the same files along."""
@@ -384,7 +387,12 @@ class Controller:
         self.journal.record(ControllerStopped(at_s=time.time(), reason="shutdown"))
         self.ended.set()
         return ShutdownReport(
-            jobs_stopped=tuple(stopped), nodes_ended=tuple(ended), left=left, cost_uusd=cost_uusd, simulated=simulated
+            jobs_stopped=tuple(stopped),
+            nodes_ended=tuple(ended),
+            left=left,
+            cost_uusd=cost_uusd,
+            simulated=simulated,
+            fleet=self.name,
         )
 
     def _end_cells(self) -> list[str]:

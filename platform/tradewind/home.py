@@ -6,6 +6,7 @@ it printed. Written by the controller, read by client and CLI.
 
 from __future__ import annotations
 
+import difflib
 import fcntl
 import json
 import os
@@ -145,11 +146,20 @@ def announced_fleets(root: Path) -> list[str]:
     return sorted(path.parent.name for path in root.glob("*/controller.json"))
 
 
-def pick_fleet(root: Path, wanted: str | None, default: str) -> str:
-    """The one that is asked for, else the only one that runs, else the default."""
+def meant_fleet(place: FleetHome) -> str:
+    """The fleet under the same home whose name is nearly this one, running or not; empty: there is none."""
+    known = {path.parent.name for file in ("controller.json", "token") for path in place.root.glob(f"*/{file}")}
+    near = difflib.get_close_matches(place.fleet, sorted(known - {place.fleet}), n=1)
+    return "" if place.fleet in known or not near else near[0]
+
+
+def pick_fleet(root: Path, wanted: str | None, default: str, is_sure: bool = False) -> str:
+    """The one that is asked for, else the only one that runs, else the default. `is_sure`: never by default where
+    several run, since what is done to it cannot be undone."""
     if wanted:
         return wanted
     found = announced_fleets(root)
-    if len(found) > 1 and default not in found:
-        raise ControllerError(f"several fleets run: {', '.join(found)}", "choose one with --fleet")
+    if len(found) > 1 and (is_sure or default not in found):
+        hint = f"say which with --fleet before the command, like `tradewind --fleet {found[0]} ...`"
+        raise ControllerError(f"several fleets run: {', '.join(found)}", hint)
     return found[0] if len(found) == 1 else default

@@ -28,6 +28,7 @@ JOB_ID_ENV = "TRADEWIND_JOB_ID"  # set for every entrypoint that the controller 
 GRANT_ENV = "TRADEWIND_WORKERS"  # likewise, as JSON: what the job was submitted with, see `Wish`
 RUN_ENV = "TRADEWIND_RUN"  # likewise, where it goes on with another job's run: that job's id
 STORAGE_ENV = "TRADEWIND_STORAGE"  # likewise: the folder for checkpoints of jobs that name none
+HOME_ENV = "TRADEWIND_HOME"  # the folder of all fleets, for runs outside of one
 
 
 LOCAL_CELL = "local"  # the one cell of a fleet on this machine

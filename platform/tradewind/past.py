@@ -26,7 +26,7 @@ from tradewind.cost.figures import By, Summary, summary
 from tradewind.cost.focus import focus_csv
 from tradewind.cost.receipt import Bill, Receipt, bill, receipt
 from tradewind.errors import ControllerError
-from tradewind.home import FleetHome
+from tradewind.home import FleetHome, meant_fleet
 from tradewind.journal import Journal
 from tradewind.store import EventLog
 from tradewind.units import parse_duration_s
@@ -143,6 +143,6 @@ class PastJob:
 def no_past(place: FleetHome, error: ControllerError) -> ControllerError:
     """What to say where nobody runs and nothing is on record: perhaps another fleet was meant."""
     others = [name for name in past_fleets(place.root) if name != place.fleet]
-    if not others or place.announced() is not None:
+    if not others or place.announced() is not None or meant_fleet(place):
         return error
     return ControllerError(error.message, f"`--fleet {others[0]}` reads the past of one of: {', '.join(others)}")

@@ -282,9 +282,10 @@ def _one_line(text: str) -> str:
 def shutdown_text(report: ShutdownReport) -> str:
     jobs, nodes = len(report.jobs_stopped), len(report.nodes_ended)
     note = " (simulated)" if report.simulated else ""
+    whose = f" of fleet {report.fleet}" if report.fleet else ""
     left = "\n".join(["STILL THERE:", *(f"  {each}" for each in report.left), ""])
     return (
-        f"Stopped {jobs} job{'' if jobs == 1 else 's'}, ended {nodes} node{'' if nodes == 1 else 's'}. "
+        f"Stopped {jobs} job{'' if jobs == 1 else 's'}, ended {nodes} node{'' if nodes == 1 else 's'}{whose}. "
         f"{left if report.left else 'Nothing is left. '}Cost in all: {format_usd(report.cost_uusd)}{note}"
     )
 

@@ -234,7 +234,11 @@ class FakeController:
                 self.record(NodeGone(at_s=self.now_s, launch_id=launch_id, end=EndReason.TERMINATED))
             self.ended.set()
             return ShutdownReport(
-                jobs_stopped=tuple(jobs), nodes_ended=tuple(nodes), left=self.left_behind, simulated=True
+                jobs_stopped=tuple(jobs),
+                nodes_ended=tuple(nodes),
+                left=self.left_behind,
+                simulated=True,
+                fleet=self._fleet_name,
             )
 
     # --- for the test --------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ from tradewind.why_lines import facts, in_order, newest, with_others
 
 LAST: dict[About, int] = {"node": 50, "job": 50, "now": 10}  # lines at the most, unless told otherwise
 _STARTS = ("launch", "adopt")
-_DONE = {"drain": "drained", "terminate": "given back", "grant": "granted", "contract": "by its contract"}  # by action
+_DONE = {"drain": "drained", "terminate": "given back", "grant": "allowed", "contract": "by its contract"}  # by action
 _TAKEN = (EndReason.PREEMPTED, EndReason.CRASHED, EndReason.LOST)
 
 
@@ -248,13 +248,13 @@ def _why_not_larger(scene: Scene, job: JobRecord) -> str:
     grants = [event for event in scene.decisions if (event.action, event.subject) == ("grant", job.job_id)]
     target = scene.plan.targets.get(job.job_id) if scene.plan else None
     if grants and target and job.workers >= target.workers:
-        return f"it was granted {grants[-1].reason}"
+        return f"it is allowed {grants[-1].reason}"
     if held := _holds_of(scene, job):
         return held[0].reason
     bought = {event.subject for event in _bought_for(scene, job)}
     if coming := [node.launch_id for node in coming_of(scene.fleet) if node.launch_id in bought]:
         return f"nodes for it are on the way: {names_text(coming)}"
-    granted = f"; it was granted {grants[-1].reason}" if grants else ""
+    granted = f"; it is allowed {grants[-1].reason}" if grants else ""
     return f"nothing on record holds it back: its workers are starting, or it has not asked yet{granted}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tradewind.autoscaler.contract import ContractView, SpotMarket
 from tradewind.autoscaler.contract.plan import plan
 from tradewind.planning import plan_text, speeds
 from tradewind.submission import build_spec
+from tradewind.units import format_duration, parse_duration_s
 
 H = 3600.0
 USD = 1_000_000
@@ -101,7 +103,7 @@ def test_where_both_are_unlikely_it_is_said_which_one_gives_way() -> None:
 @pytest.mark.parametrize(
     ("deadline_h", "budget_usd", "what", "remedy"),
     [
-        (24.0, None, "too short", "2.0 times the speed"),
+        (24.0, None, "too short", "2.1 times the speed"),
         (-1.0, None, "in the past", "from now at least"),
         (70.0, 40.0, "below the least that it can cost, $48.00", "a budget of"),
     ],
@@ -114,6 +116,40 @@ def test_what_cannot_be_kept_says_what_would_help(
     assert found.outlook is None
     assert what in found.summary
     assert remedy in found.remedies[0]
+
+
+def test_a_deadline_that_is_missed_by_little_says_by_how_much_and_what_helps_is_enough() -> None:
+    shortest_s = plan(asked(70.0), plays=20).shortest_s
+    short = replace(asked(70.0), deadline_at_s=asked(70.0).now_s + shortest_s - 100.0)
+    found = plan(short, plays=20)
+    took = format_duration(shortest_s)
+    assert found.summary.startswith(f"{took} are too short by 1m40s: the work takes {took} with ")
+    [remedy] = found.remedies
+    assert "times the speed" not in remedy
+    enough = re.fullmatch(r"a deadline of (\S+) at least", remedy)
+    assert enough, remedy
+    followed = replace(short, deadline_at_s=short.now_s + parse_duration_s(enough[1]))
+    assert plan(followed, plays=20).is_feasible
+
+
+@pytest.mark.parametrize("left_h", [1.0, 8.0, 23.99, 24.0, 30.01, 47.99])
+def test_who_follows_a_remedy_has_enough(left_h: float) -> None:
+    short = replace(asked(left_h), work_left_s=(left_h + 0.07) * H)
+    found = plan(short, plays=20)
+    assert not found.is_feasible
+    enough = re.search(r"a deadline of (\S+) at least", found.remedies[0])
+    assert enough, found.remedies
+    followed = replace(short, deadline_at_s=short.now_s + parse_duration_s(enough[1]))
+    assert plan(followed, plays=20).is_feasible
+
+
+def test_work_without_a_unit_is_said_to_be_seconds(tmp_path: Path) -> None:
+    from tradewind.cli import cli
+
+    (tmp_path / "job.yaml").write_text("entrypoint: python x.py\nworkers: 1\nresources: {gpu: 1}\n")
+    for work, warned in (("48", True), ("48s", False)):
+        found = CliRunner().invoke(cli, ["--home", str(tmp_path), "plan", str(tmp_path / "job.yaml"), "--work", work])
+        assert ("--work 48 is taken as 48 seconds; did you mean 48h?" in found.stderr) is warned, found.stderr
 
 
 def test_no_work_costs_nothing_and_says_so() -> None:

@@ -126,6 +126,7 @@ def test_a_gang_that_cannot_be_whole_buys_nothing() -> None:
             "no offer has a label ray.io/region (did you mean ray.io/availability-region?)",
         ),
         ({"team": "vision"}, "no offer has a label team"),
+        ({"ray.io/accelerator-type": "H100"}, "no offer has the accelerator H100: this fleet's have L4"),
         ({"ray.io/availability-region": "mars-1"}, "no offer that is large enough has the labels asked for"),
     ],
 )

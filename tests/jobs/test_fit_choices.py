@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tradewind.errors import JobError
 from tradewind.jobs.examples import digits
 from tradewind.jobs.layout import Layout
 from tradewind.jobs.sizing import Limits
-from tradewind.jobs.trainer import FitResult, _check_choices
+from tradewind.jobs.trainer import FitResult, _check_choices, _place, _storage
 
 
 @pytest.mark.parametrize(
@@ -36,3 +38,22 @@ def test_an_example_that_was_done_before_it_began_has_no_loss(capsys: pytest.Cap
         patch.setattr(digits, "fit", lambda *_, **__: done)
         digits.main([])
     assert capsys.readouterr().out == "done: step 300, loss -, 1 worker groups, step-300\n"
+
+
+@pytest.mark.parametrize(
+    ("environ", "folder"),
+    [
+        ({}, "~/.tradewind/runs"),
+        ({"TRADEWIND_HOME": ""}, "~/.tradewind/runs"),
+        ({"TRADEWIND_HOME": "/data/tw"}, "/data/tw/runs"),
+        ({"TRADEWIND_HOME": "~/tw"}, "~/tw/runs"),
+        ({"TRADEWIND_HOME": "/data/tw", "TRADEWIND_STORAGE": "s3://models/runs"}, "s3://models/runs"),
+    ],
+)
+def test_runs_outside_of_a_fleet_are_kept_in_the_home_of_all_fleets(environ: dict[str, str], folder: str) -> None:
+    assert _storage(environ) == folder
+
+
+def test_the_home_of_runs_may_be_relative_to_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert _place(_storage({"TRADEWIND_HOME": "~/tw"}), "run-1") == str(tmp_path / "tw" / "runs" / "run-1")

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -247,6 +248,14 @@ def test_submit_a_command(run: Run, fake: FakeController, tmp_path: Path) -> Non
     assert spec["contract"]["budget_uusd"] == 2_500_000
 
 
+def test_submit_warns_of_what_can_never_start(run: Run, fake: FakeController, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "its workers can never start: no offer has the accelerator H100: this fleet's have L4"
+    submit = fake.submit
+    monkeypatch.setattr(fake, "submit", lambda spec: replace(submit(spec), warning=told))
+    assert f"  warning: {told}; they wait" in run("submit", "--", "python", "train.py").stdout
+    assert json.loads(run("submit", "--json", "--", "python", "train.py").stdout)["warning"] == told
+
+
 def test_submit_a_file(run: Run, fake: FakeController, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("name: lab\nentrypoint: python train.py\nworkers: 2..4\n")
@@ -472,6 +481,53 @@ def test_beside_another_fleet_the_tips_of_up_name_the_one_that_was_started(place
             assert f"tradewind --home {place.root} --fleet lab down " in done.stdout, done.stderr
         finally:
             CliRunner().invoke(cli, [*home, "--fleet", "lab", "down"])
+
+
+def test_where_several_fleets_run_down_asks_for_a_name_and_status_says_which_one_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(*args: str) -> Result:
+        return CliRunner().invoke(cli, ["--home", str(tmp_path), *args], obj=Options(command=FAKE))
+
+    with served(FleetHome(tmp_path, "default")) as default, served(FleetHome(tmp_path, "lab")) as lab:
+        refused = call("down", "-y")
+        assert refused.exit_code == 1
+        assert "several fleets run: default, lab" in refused.stderr
+        assert "--fleet" in refused.stderr
+        assert not default.ended.is_set()
+        assert not lab.ended.is_set()
+        shown = call("status", "--json")
+        assert json.loads(shown.stdout)["fleet"] == "default"
+        assert "This is fleet default; lab runs, too" in shown.stderr
+        assert "too" not in call("--fleet", "lab", "status").stderr
+        monkeypatch.setenv("TRADEWIND_FLEET", "lab")
+        named = call("status", "--json")
+        assert (json.loads(named.stdout)["fleet"], named.stderr) == ("lab", "")
+
+
+@pytest.mark.parametrize("args", [["status"], ["jobs"], ["down"]])
+def test_a_fleet_whose_name_is_nearly_right(place: FleetHome, fake: FakeController, args: list[str]) -> None:
+    done = CliRunner().invoke(cli, ["--home", str(place.root), "--fleet", "faek", *args], obj=Options(command=FAKE))
+    assert done.exit_code == 1
+    assert "no controller runs for fleet faek" in done.stderr
+    assert "did you mean `" in done.stderr
+    assert "--fleet fake" in done.stderr
+    assert not fake.ended.is_set()
+
+
+@pytest.mark.parametrize(
+    ("span", "warned"), [("48", True), ("1.5", True), ("48s", False), ("48h", False), ("2030-05-01", False)]
+)
+def test_a_number_alone_is_seconds_and_said_to_be(run: Run, fake: FakeController, span: str, warned: bool) -> None:
+    done = run("submit", "--json", "--workers", "1", "--deadline", span, "--", "python", "train.py")
+    assert done.exit_code == 0, done.stderr
+    json.loads(done.stdout)
+    assert (f"--deadline {span} is taken as {span} seconds; did you mean {span}h?" in done.stderr) is warned
+
+
+def test_down_says_which_fleet_it_has_ended(run: Run, fake: FakeController, place: FleetHome) -> None:
+    assert "Stop and end fleet fake?" in run("down", given="n\n").stderr
+    assert "Stopped 1 job, ended 1 node of fleet fake. Nothing is left." in run("down", "-y").stdout
 
 
 def test_a_dry_run_is_handed_to_the_controller_and_said_in_the_status(run: Run) -> None:

@@ -311,6 +311,16 @@ def test_the_only_fleet_that_runs_is_meant(tmp_path: Path) -> None:
         pick_fleet(tmp_path, None, "default")
 
 
+def test_what_cannot_be_undone_goes_to_no_fleet_by_default_where_several_run(tmp_path: Path) -> None:
+    FleetHome(tmp_path, "default").announce("http://x", 1, "0")
+    assert pick_fleet(tmp_path, None, "default", is_sure=True) == "default"
+    FleetHome(tmp_path, "lab").announce("http://x", 1, "0")
+    assert pick_fleet(tmp_path, None, "default") == "default"
+    assert pick_fleet(tmp_path, "lab", "default", is_sure=True) == "lab"
+    with pytest.raises(errors.ControllerError, match="default, lab"):
+        pick_fleet(tmp_path, None, "default", is_sure=True)
+
+
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".", ".hidden"])
 def test_a_fleet_name_cannot_leave_the_home(tmp_path: Path, name: str) -> None:
     with pytest.raises(errors.ConfigError):
@@ -410,6 +420,8 @@ def test_deadlines() -> None:
     moment = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
     assert parse_deadline_s(moment, 0.0) == moment.timestamp()
     assert parse_deadline_s("2026-01-02T03:04+00:00", 0.0) == moment.timestamp()
+    day = datetime(2030, 5, 1).astimezone()  # the zone of this machine
+    assert parse_deadline_s("2030-05-01", 0.0) == day.timestamp()
     assert parse_deadline_s("2h", 100.0) == 7300.0
     assert parse_deadline_s(60, 100.0) == 160.0
     with pytest.raises(errors.ConfigError, match="deadline"):

@@ -129,6 +129,17 @@ def test_a_submission_is_on_record_before_anything_is_started(world: World) -> N
     assert list(world.jobs.rows) == [info.job_id]
 
 
+def test_what_can_never_start_is_taken_on_with_a_warning(world: World) -> None:
+    asked = replace(SPEC, min_workers=1, max_workers=1, worker_resources=GPU)
+    large = replace(asked, worker_resources={"GPU": 2})
+    assert world.controller.submit(large).warning == "", "nothing has been looked at yet"
+    world.tick()
+    assert world.controller.submit(asked).warning == ""
+    info = world.controller.submit(large)
+    assert info.warning == "its workers can never start: no offer has GPU: 2 (the largest has 1)"
+    assert info.state is JobState.QUEUED
+
+
 @pytest.mark.parametrize("name", ["Ünïcode", "///", "x" * 200, "-"])
 def test_every_name_gives_an_id_that_can_be_a_file_and_a_submission(world: World, name: str) -> None:
     job_id = world.controller.submit(JobSpec(name=name, entrypoint="true")).job_id

@@ -109,6 +109,20 @@ def test_the_command(files: Path) -> None:
     assert "known are reactive, forecast, on-demand, spot-first, contract" in err
 
 
+@pytest.mark.parametrize("option", ["--tick", "--duration"])
+@pytest.mark.parametrize("span", ["0s", "0", "-60s"])
+def test_spans_that_must_be_more_than_nothing(files: Path, option: str, span: str) -> None:
+    code, _, err = command("simulate", files / "fleet.yaml", "--jobs", files / "jobs.csv", option, span)
+    assert code == 2, err
+    assert f"Invalid value for '{option}': '{span}'" in err
+
+
+def test_nodes_may_boot_at_once(files: Path) -> None:
+    paths = [files / "fleet.yaml", "--jobs", files / "jobs.csv", "--traces", files / "spot"]
+    code, _, err = command("simulate", *paths, "--policy", "reactive", "--boot", "0s", "--restart", "0s")
+    assert code == 0, err
+
+
 def test_jobs_that_do_not_fit_and_deadlines_that_cannot_be_kept_are_said(files: Path) -> None:
     (files / "jobs.csv").write_text("submit,duration,gpus,deadline\n0,600,5000,\n0,3600,1,1800\n5,600,1,\n9,0,1,\n")
     notes = " ".join(run(request(files, "reactive")).notes)

@@ -283,7 +283,7 @@ HOLD = Hold("4 x {GPU: 1} (job train-1)", "the limit of 3 nodes is reached", ("a
     ("workers", "plan", "expected"),
     [
         (8, Plan(1.0), "it has all the workers"),
-        (6, Plan(1.0, (HOLD,), {"train-1": Target(1, 6)}), "it was granted 6 of 2..8"),
+        (6, Plan(1.0, (HOLD,), {"train-1": Target(1, 6)}), "it is allowed 6 of 2..8"),
         (4, Plan(1.0, (HOLD,), {"train-1": Target(1, 6)}), "the limit of 3 nodes is reached"),
         (4, Plan(1.0, (), {"train-1": Target(1, 6)}), "nodes for it are on the way: tw-c"),
     ],

@@ -146,7 +146,7 @@ def test_a_grant_is_recorded_once_with_the_limit_that_holds_the_job_back(world: 
     world.wishes = [Wish(JOB, 2, 4, GPU)]
     world.tick(3)
     assert [event.reason for event in world.decisions if event.action == "grant"][1:] == [
-        "4 workers, all that it can use"
+        "up to 4 workers, all that it can use"
     ]
 
 
