@@ -39,7 +39,8 @@ _NOTHING, _SPOT, _ON_DEMAND = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Of all plays. Ranges hold four of five: from 10 to 90 %. Where a budget keeps some of them from being done, cost
+    """Of all plays. Ranges hold four of five, from 10 to 90 %, and the mean: few that are far off may take it beyond.
+    Where a budget keeps some of them from being done, cost
     and finish are those of the others (of all, where none is)."""
 
     cost_uusd: int  # mean
@@ -60,18 +61,24 @@ def outlook(view: ContractView, plays: int = 400, seed: int = 0) -> Outlook:
     done = played.work_h <= 0.0
     in_time = done & (played.finish_h * 3600.0 <= _left_s(view) + 1.0)
     told = done if done.any() and view.budget_left_uusd is not None else np.full(plays, True)
-    finish_h, cost_uusd = played.finish_h[told], played.cost_uusd[told]
-    low, high = np.quantile(cost_uusd, [0.1, 0.9])
-    first, last = np.quantile(finish_h, [0.1, 0.9]) * 3600.0
+    finish_s, cost_uusd = 3600.0 * played.finish_h[told], played.cost_uusd[told]
+    low, high = _range_of(cost_uusd)
+    first, last = _range_of(finish_s)
     return Outlook(
         round(float(cost_uusd.mean())),
-        (round(float(low)), round(float(high))),
-        float(finish_h.mean() * 3600.0),
-        (float(first), float(last)),
+        (round(low), round(high)),
+        float(finish_s.mean()),
+        (first, last),
         float(in_time.mean()),
         float(in_time.mean()),
         float(done.mean()),
     )
+
+
+def _range_of(played: Many) -> tuple[float, float]:
+    low, high = np.quantile(played, [0.1, 0.9])
+    mean = float(played.mean())
+    return min(float(low), mean), max(float(high), mean)
 
 
 def chances(view: ContractView, budgets_uusd: list[float], plays: int = 400, seed: int = 0) -> list[float]:

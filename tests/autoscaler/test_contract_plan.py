@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from tradewind.autoscaler.contract import ContractView, SpotMarket
+from tradewind.autoscaler.contract.outlook import outlook
 from tradewind.autoscaler.contract.plan import plan
 from tradewind.planning import plan_text, speeds
 from tradewind.submission import build_spec
@@ -345,3 +346,10 @@ def test_workers_share_machines_and_whole_machines_are_paid(
     whole = priced(job_of(tmp_path, "1", "{gpu: 8}"), "--fleet-file", str(fleet_file))["on_demand"]["uusd_per_h"]
     found = priced(job_of(tmp_path, str(workers)), "--fleet-file", str(fleet_file))["on_demand"]["uusd_per_h"]
     assert found * workers == pytest.approx(machines * whole, abs=workers), "but for what rounding adds"
+
+
+def test_what_is_expected_lies_within_its_range() -> None:
+    """Nearly all plays cost the same, and a few more, so that the mean lies above nine of ten."""
+    found = outlook(asked(48.15))
+    assert found.cost_range_uusd[0] < found.cost_range_uusd[1] == found.cost_uusd
+    assert found.finish_range_s[0] <= found.finish_s <= found.finish_range_s[1]
