@@ -145,6 +145,11 @@ def plan_text(answer: Answer) -> str:
     lines += [f"  try       {remedy}" for remedy in answer.remedies]
     lines.append(f"  priced    {_prices(answer)}")
     lines += [f"  of        {answer.basis}"] if answer.basis else []
+    lines += (
+        ["  spot      taken to be out of stock at first: where a fleet finds some, it costs less"]
+        if answer.spot
+        else []
+    )
     lines += ["", f"Expected cost by deadline{_unlimited(answer)}:", *_bars(answer), _cheapest(answer)]
     return "\n".join(lines)
 

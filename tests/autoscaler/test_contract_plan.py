@@ -76,6 +76,7 @@ def test_where_the_budget_decides_the_curve_says_that_it_is_without_one() -> Non
     text = plan_text(plan(asked(52.0, 60.0), plays=60))
     assert "Expected cost by deadline, without a budget:" in text
     assert "sure      never more than $60.00" in text
+    assert "spot      taken to be out of stock at first" in text
 
 
 def test_only_what_is_nearly_sure_is_a_plain_yes() -> None:
