@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tradewind.model import Labels, Resources
 
 EPSILON = 1e-4  # Ray counts resources in steps of 0.0001
+_SEVERAL = re.compile(r"in\((.*)\)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -17,6 +19,14 @@ class LabelRule:
     key: str
     values: tuple[str, ...]
     negated: bool = False
+
+    @classmethod
+    def of(cls, key: str, text: str) -> LabelRule:
+        """As Ray reads it: `L4`, `!L4`, `in(L4, T4)`, `!in(L4, T4)`."""
+        wanted = text.removeprefix("!")
+        several = _SEVERAL.fullmatch(wanted.strip())
+        values = [value.strip() for value in several[1].split(",")] if several else [wanted]
+        return cls(key, tuple(sorted(values)), text.startswith("!"))
 
     def allows(self, labels: Labels) -> bool:
         return (labels.get(self.key) in self.values) is not self.negated
@@ -53,11 +63,11 @@ class Shape(_Hashed):
 
     @classmethod
     def of(cls, resources: Resources, labels: Labels | None = None, selectors: Iterable[Selector] = ()) -> Shape:
-        """`labels` is the plain form of a selector: every label must have this value."""
+        """`labels` is the plain form of a selector: every label must be as it says."""
         wanted = tuple(sorted((key, float(amount)) for key, amount in resources.items() if amount > 0))
         alternatives = tuple(tuple(sorted(selector)) for selector in selectors)
         if labels:
-            alternatives = (tuple(LabelRule(key, (value,)) for key, value in sorted(labels.items())),)
+            alternatives = (tuple(LabelRule.of(key, value) for key, value in sorted(labels.items())),)
         if any(not selector for selector in alternatives):
             alternatives = ()  # an empty selector allows everything, so the others say nothing
         return cls(wanted, alternatives)

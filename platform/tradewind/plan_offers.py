@@ -111,7 +111,8 @@ def _sold(fleet: FleetConfig | None, accelerator: str, cloud: str | None) -> Ite
 
 
 def _accelerator(spec: JobSpec) -> str:
-    if label := spec.worker_labels.get(LABEL_ACCELERATOR):
+    label = spec.worker_labels.get(LABEL_ACCELERATOR, "")
+    if label and not label.startswith(("!", "in(")):
         return label
     named = [name.partition(":")[2] for name in spec.worker_resources if name.startswith("accelerator_type:")]
     return named[0] if named else ""
